@@ -23,6 +23,13 @@ from tests.toy import ROOT, counted, parse_jobs
 
 PUBLISH = {"table", "report", "all"}
 MEASURED = runpy.run_path(str(ROOT / "tools" / "pages" / "measured.py"))
+BUILD = runpy.run_path(str(ROOT / "tools" / "pages" / "build.py"))
+COPYING = """
+import shutil, sys
+folders = dict(line.split(": ") for line in open(sys.argv[-1]) if line.startswith(("docs_dir", "site_dir")))
+shutil.copytree(folders["docs_dir"].strip(), folders["site_dir"].strip())
+"""
+"""Makes the pages' folder that of the site, in place of mkdocs, which `make docs` installs and runs."""
 
 
 def cut_off(folder: Path) -> dict[str, str]:
@@ -175,3 +182,29 @@ def test_they_verify_and_lead_to_their_samples_and_a_changed_byte_is_told(eviden
     samples.chmod(0o644)
     samples.write_bytes(body)
     assert samples.name in call(evidence, *verify, status=2)
+
+
+def test_the_site_of_the_documentation_has_the_report_of_the_shipped_smoke_as_its_example(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = BUILD["site"].__globals__["_run"]
+
+    def planned(folder: Path, *command: str, **own: str) -> None:
+        """Pull as it does; in place of drawing the page, let Snakemake plan it."""
+        drawing = command[0] == "snakemake"
+        run(folder, *command, *(["--dry-run"] if drawing else []), **own)
+        if drawing:
+            report = folder / "reports" / "smoke"
+            report.mkdir(parents=True)
+            for name in ("index.html", "numbers.csv"):
+                (report / name).write_text(f"{name} of the shipped results")
+
+    monkeypatch.setitem(BUILD["site"].__globals__, "_run", planned)
+    (tmp_path / "mkdocs.py").write_text(COPYING)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    site = BUILD["site"](tmp_path / "site")
+    assert list((tmp_path / "site" / "example" / "results").glob("query/*/milvus-2.3.5/standalone/smoke-k10@*.json"))
+    assert "  - Example: example/index.html\n" in (tmp_path / "site" / "mkdocs.yml").read_text()
+    assert {path.name: path.read_text() for path in (site / "example").iterdir()} == {
+        name: f"{name} of the shipped results" for name in ("index.html", "numbers.csv")
+    }

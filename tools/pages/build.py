@@ -57,9 +57,8 @@ def copy(to: Path) -> None:
             shutil.copyfile(ROOT / path, to / path)
 
 
-def example() -> None:
-    """Draw the report of the results in evidence/, in a folder of its own; measures nothing."""
-    work = HERE / "example"
+def example(work: Path) -> Path:
+    """Draw the report of the results in evidence/, in a new folder; measures nothing. The folder of the report."""
     shutil.rmtree(work, ignore_errors=True)
     shutil.copytree(ROOT / "config", work / "config")
     for part in ("data", "results"):
@@ -71,6 +70,7 @@ def example() -> None:
     command = ["snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "1", "--nocolor", *allowed, *config]
     # No commit is quoted: the page is of these results, whatever else this checkout has.
     _run(work, *command, ANNCESTRY_CONFIG="config", PYTHONPATH=f"{ROOT}/src:{ROOT}", GIT_DIR=os.devnull)
+    return work / "reports" / EXPERIMENT
 
 
 def _run(folder: Path, *command: str, **own: str) -> None:
@@ -88,21 +88,18 @@ def _run(folder: Path, *command: str, **own: str) -> None:
         raise SystemExit(f"the example can't be drawn from evidence/ (make evidence-renew?):\n{done.stdout}")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--check", action="store_true", help="only check pages and links, without the example")
-    check = parser.parse_args().check
-    pages, html = HERE / "pages", HERE / ("checked" if check else "html")
+def site(here: Path, check: bool = False) -> Path:
+    """Build the site in a folder, with its example unless its pages are only to be checked. The folder of the site."""
+    pages, html = here / "pages", here / ("checked" if check else "html")
     copy(pages)
     text = SITE.read_text()
-    drawn = HERE / "example" / "reports" / EXPERIMENT
     if not check:
-        example()
+        drawn = example(here / "example")
         # For the link in `nav`. The rest comes after mkdocs, which would take its tables in Markdown for pages.
         (pages / "example").mkdir()
         shutil.copyfile(drawn / "index.html", pages / "example" / "index.html")
         text += "  - Example: example/index.html\n"
-    made = HERE / "mkdocs.yml"
+    made = here / "mkdocs.yml"
     made.write_text(f"{text}docs_dir: {pages}\nsite_dir: {html}\n")
     # Not --quiet: without its warnings, mkdocs finds nothing that is wrong.
     command = [sys.executable, "-m", "mkdocs", "build", "--config-file", str(made)]
@@ -113,6 +110,15 @@ def main() -> None:
         raise SystemExit("\n".join(wrong) or done.stdout)
     if not check:
         shutil.copytree(drawn, html / "example", dirs_exist_ok=True)
+    return html
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="only check pages and links, without the example")
+    check = parser.parse_args().check
+    html = site(HERE, check)
+    if not check:
         print(f"site: {(html / 'index.html').relative_to(ROOT)}")
 
 
