@@ -1,77 +1,40 @@
-"""What VectorDBBench prints of a run: a summary with the peak of queries per second, and its two curves by clients.
+"""VectorDBBench beside what was measured here: its summaries of PolarDB, and what its own runners counted.
 
-Both are of every number of neighbours and every effort that was measured, of the databases that document D3 is about.
-A third table sets what its own runners counted beside what was measured here of the same question.
+Table PK sums up every system; the rows of databases of the MySQL protocol stand here again, beside the document's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from anncestry.report.counterpart import Asked, Joined
 from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, TableRow, with_interval
-from anncestry.report.model.equal_recall import defective
 from anncestry.report.model.material import Material
 from anncestry.report.model.records import of_stage
 from anncestry.report.published import DOCUMENTS, Figure, peer_id, printed_text
-from anncestry.report.tables.spec import pivot
+from anncestry.report.tables import peaks
 from casestudies.documents import MEASURED, PRINTED, THROUGH
 
 _SUMMED = "key metrics"
 """How the document's places end that print a summary."""
-_SUMMARY = (
-    Column("Recall by id", "fraction"),
-    Column("p99, one client", "ms"),
-    Column("Peak queries per second", "1/s"),
-    Column("Clients at the peak"),
-    Column("Load", "s"),
-    Column("Index build", "s"),
-)
 
 
 def tables(material: Material) -> list[Table]:
-    """Tables D3-S and D3-C, if databases of the MySQL protocol were asked by several clients for a fixed time."""
-    rows = [row for row in material.ordinary if row["engine"] == "mysql" and not row["filter"]]
-    rows = [row for row in rows if row["target_recall"] is None]
-    ladder = [row for row in rows if row["duration_s"] is not None]
-    if not ladder:
+    """Table D3-S, if databases of the MySQL protocol were asked by several numbers of clients."""
+    ours = peaks.lines([row for row in material.ordinary if row["engine"] == "mysql"], material)
+    if not ours:
         return []
-    return [_summary(rows, material), _by_clients(ladder)]
-
-
-def _summary(rows: Sequence[Row], material: Material) -> Table:
-    loads = pivot((row for row in rows if not row["workload"]), ("dataset", "topology", "system"))
-    asked: dict[tuple[str, str, int, str, int, str], list[Row]] = {}
-    for row in rows:
-        if row["workload"]:
-            place = (row["dataset"], row["topology"], row["k"], row["system"], row["ef_search"] or 0, row["effort"])
-            asked.setdefault(place, []).append(row)
-    body = []
-    for (dataset, topology, k, system, _, effort), of in sorted(asked.items()):
-        serial = {row["metric"]: row for row in of if row["clients"] == 1 and row["duration_s"] is None}
-        load = loads.get((dataset, topology, system), {})
-        peak = _peak(row for row in of if row["metric"] == "qps" and row["duration_s"] is not None)
-        at = Cell(NO_CELL) if peak is None else Cell(str(peak["clients"]), parents=(peak["number_id"],))
-        shown = [with_interval(each) for each in (serial.get("recall_by_id"), serial.get("p99_ms"), peak)]
-        times = [with_interval(load.get((name,))) for name in ("load_s", "index_s")]
-        labels = (MEASURED, dataset, topology, system, effort or NO_CELL, str(k))
-        body.append(TableRow(labels, (*shown, at, *times)))
-    return Table(
-        "D3-S",
-        "Summary with the peak of queries per second",
-        "As VectorDBBench prints a run. Recall and p99 are of one client that asked a fixed count of queries. The peak"
-        " is the highest rate of all numbers of clients that asked for a fixed time, of those with at most one answer"
-        " in a thousand defective, if there is one; its clients stand beside it.",
-        ("Source", "Dataset", "Topology", "System", "Effort", "K"),
-        _SUMMARY,
-        (*body, *_printed(material)),
-    )
-
-
-def _peak(rates: Iterable[Row]) -> Row | None:
-    """The highest rate: of rows without defects where there are such, else of those that have a number."""
-    return max(rates, key=lambda row: (row["value"] is not None, not defective(row), row["value"] or 0.0), default=None)
+    return [
+        Table(
+            "D3-S",
+            "Databases of the MySQL protocol, summed up as the document does",
+            f"Rows of Table PK, and the document's key metrics. {peaks.CAPTION}",
+            ("Source", *peaks.LABELS),
+            peaks.COLUMNS,
+            (*(TableRow((MEASURED, *row.labels), row.cells) for row in ours), *_printed(material)),
+        )
+    ]
 
 
 def _printed(material: Material) -> Iterator[TableRow]:
@@ -91,26 +54,6 @@ def _printed(material: Material) -> Iterator[TableRow]:
         )
         k = str(peak.k) if peak else NO_CELL
         yield TableRow((source, *place, NO_CELL, k), (recall, p99, rate, at, load, build))
-
-
-def _by_clients(ladder: Sequence[Row]) -> Table:
-    systems = sorted({row["system"] for row in ladder})
-    metrics = {"qps": ("Queries per second", "1/s"), "p99_ms": ("p99", "ms")}
-    places = pivot(ladder, ("dataset", "topology", "k", "clients", "workload"), ("metric", "system"))
-    return Table(
-        "D3-C",
-        "Queries per second and p99 by number of clients",
-        "Closed loops of a fixed time, for every number of neighbours that was measured.",
-        ("Dataset", "Topology", "K", "Clients", "Workload"),
-        tuple(Column(system, unit, label, system) for label, unit in metrics.values() for system in systems),
-        tuple(
-            TableRow(
-                tuple(map(str, place)),
-                tuple(with_interval(numbers.get((metric, system))) for metric in metrics for system in systems),
-            )
-            for place, numbers in sorted(places.items())
-        ),
-    )
 
 
 _OWN = "VectorDBBench's own runner: not verifiable"

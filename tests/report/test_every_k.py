@@ -17,8 +17,8 @@ from anncestry.report.model.highlights import summary
 from anncestry.report.model.material import Material
 from anncestry.report.model.records import read_records
 from anncestry.report.site.page import write_page
-from anncestry.report.tables import glance, nodes
-from anncestry.report.tables.standard import tables
+from anncestry.report.tables import glance, nodes, peaks
+from anncestry.report.tables.standard import tables, tails
 from casestudies import STUDIES, winners
 from casestudies import figures as paper_figures
 from tests.builders.world import FILTER, PUBLISHED, World, parsed, unpacked
@@ -119,6 +119,30 @@ def test_tables_i_to_x_have_every_number_of_neighbours(measured: Measured) -> No
     _check_of_one_size([shown[number] for number in clients], measured)
 
 
+def test_p99_by_clients_and_the_summary_are_of_every_number_of_neighbours(measured: Measured) -> None:
+    built = tails(measured.material)
+    assert [table.number for table in built] == _named("PC", measured)
+    assert len({table.title for table in built}) == len(built), "each can be told from the others"
+    numbers = {row["number_id"]: row for row in measured.material.rows}
+    rates = {table.number: table for table in tables(measured.material)}
+    for table, number in zip(built, _named("X", measured), strict=True):
+        assert [column.label for column in table.columns] == [str(n) for n in CLIENTS]
+        assert [row.labels for row in table.rows] == [row.labels for row in rates[number].rows]
+        shown = [numbers[cell.number_id] for row in table.rows for cell in row.cells]
+        assert {row["metric"] for row in shown} == {"p99_ms"} and all(row["value"] is not None for row in shown)
+    _check_of_one_size(built, measured)
+    (summary,) = peaks.tables(measured.material)
+    places = {row.labels[:3] for row in summary.rows}
+    assert len(places) == 2 * 2 * len(DATASETS), "each dataset, topology and system"
+    assert sorted((row.labels[:3], row.labels[4]) for row in summary.rows) == sorted(
+        (place, str(k)) for place in places for k in measured.sizes
+    )
+    for row in summary.rows:
+        ids = {row.cells[place].number_id for place in range(3)} | {*row.cells[3].parents}
+        assert measured.asked(ids) == {int(row.labels[4])}
+        assert (numbers[row.cells[2].number_id]["clients"], row.cells[3].text) == (16, "16")
+
+
 def test_tables_xi_to_xv_are_made_for_every_number_of_neighbours(measured: Measured) -> None:
     built = nodes.tables(measured.material)
     assert [table.number for table in built] == _named("XI XII XIII XIV XV", measured)
@@ -199,7 +223,7 @@ def test_figures_of_the_paper_have_panels_of_every_number_of_neighbours(
     ("name", "numbers", "folds"),
     [
         ("clients", {10: "X", 20: "X-20", 100: "X-100"}, False),
-        ("p99-clients", {10: "", 20: "", 100: ""}, False),
+        ("p99-clients", {10: "PC", 20: "PC-20", 100: "PC-100"}, False),
         ("ecdf", {10: "IV", 20: "IV-20", 100: "V"}, True),
         ("distribution", {10: "IV", 20: "IV-20", 100: "V"}, True),
     ],

@@ -39,6 +39,7 @@ from anncestry.report.model.verdicts import Verdicts
 from anncestry.report.published import PEERS, Published, peer_id
 from anncestry.report.site import catalogue, sheets
 from anncestry.report.site.page import CHART_CONFIG
+from anncestry.report.tables import peaks, standard
 from casestudies import STUDIES, audit, beside, checks, documents, vectordbbench, winners
 from casestudies.winners import UNJUDGED
 from tests.builders.fixed_report import FIXTURES, lay_out, material_of
@@ -510,20 +511,37 @@ def test_the_summary_has_the_peak_of_the_ladder_with_its_clients_for_every_k(mat
     df.loc[ladder & (df["clients"] == 16), "defect_share"] = 0.01
     hundred = df[(df["system"] == MILVUS) & (df["workload"] != "")].assign(k=100)
     hundred[["workload", "number_id"]] = hundred[["workload", "number_id"]] + "-k100"
-    summary, by_clients = vectordbbench.tables(
-        Material(pd.concat([df, hundred], ignore_index=True), material.records, material.facts)
-    )
-    ours = [row for row in summary.rows if row.labels[0] == documents.MEASURED]
+    changed = Material(pd.concat([df, hundred], ignore_index=True), material.records, material.facts)
+    (summary,) = peaks.tables(changed)
+    ours = [row for row in summary.rows if MILVUS in row.labels]
     assert [row.labels[-1] for row in ours] == ["10", "100"]
     for row in ours:
         recall, p99, peak, clients, load, _ = row.cells
         assert (peak.value, clients.text) == (1900, "4"), "sixteen clients were answered more often, but with defects"
         assert recall.value is not None and p99.value is not None and load.value is not None
-    assert "13,060.41" in {row.cells[2].text for row in summary.rows if row.labels[0] != documents.MEASURED}
-    of_hundred = [row for row in by_clients.rows if row.labels[2] == "100"]
-    assert [(row.labels[3], *(cell.value for cell in row.cells)) for row in of_hundred] == [
-        ("1", 500, 2), ("4", 1900, 4), ("8", 1500, 9), ("16", 9999, 30)
-    ]  # fmt: skip
+    assert any(WEAVIATE in row.labels for row in summary.rows), "of every engine"
+    (beside_polardb,) = vectordbbench.tables(changed)
+    of_mysql = [row for row in beside_polardb.rows if row.labels[0] == documents.MEASURED]
+    assert [(row.labels[1:], row.cells) for row in of_mysql] == [(row.labels, row.cells) for row in ours]
+    assert "13,060.41" in {row.cells[2].text for row in beside_polardb.rows if row not in of_mysql}
+    of_hundred = next(table for table in standard.tails(changed) if table.number == "PC-100")
+    assert [column.label for column in of_hundred.columns] == ["1", "4", "8", "16"]
+    assert [[cell.value for cell in row.cells] for row in of_hundred.rows] == [[2, 4, 9, 30]]
+
+
+def test_the_document_s_summary_stands_beside_databases_of_its_protocol_only(material: Material) -> None:
+    assert peaks.tables(material) and vectordbbench.tables(material) == []
+
+
+def test_what_one_number_of_clients_asked_has_no_peak_and_a_tuned_search_has_one_of_its_own(material: Material) -> None:
+    df = material.numbers.copy()
+    (before,) = peaks.tables(material)
+    assert peaks.tables(Material(df[df["clients"].isna() | (df["clients"] == 1)], material.records)) == []
+    df.loc[df["workload"] != "", "target_recall"] = 0.95
+    df.loc[df["clients"] > 1, "ef_search"] = 99
+    (tuned,) = peaks.tables(Material(df, material.records))
+    assert {row.labels[3] for row in tuned.rows} == {"recall 0.95"}, "whatever effort each number of clients needed"
+    assert [row.cells for row in tuned.rows] == [row.cells for row in before.rows]
 
 
 def test_what_vectordbbench_s_runner_counted_stands_beside_ours_of_the_same_question_only(

@@ -18,7 +18,14 @@ from anncestry.report.model.material import Material
 from anncestry.report.model.quantities import PHASES, brief
 from anncestry.report.model.records import Records
 from anncestry.report.tables.effort import kind_of
-from anncestry.report.tables.standard import clients_table, latency_table, said_effort, single_sizes, timed_sizes
+from anncestry.report.tables.standard import (
+    clients_table,
+    latency_table,
+    said_effort,
+    single_sizes,
+    tails_table,
+    timed_sizes,
+)
 
 PHASE_OPACITY = dict(zip(PHASES, (1.0, 0.7, 0.45, 0.25), strict=True))
 PALE = 0.25
@@ -440,8 +447,8 @@ FIGURES = (
         "p99-clients",
         "p99 by clients",
         "Of the same queries as in the figure above, K = {k}: within what time all but one in a hundred had their"
-        " answer. The list of cells holds these numbers.",
-        "",
+        " answer.",
+        tails_table,
         partial(_clients, metric="p99_ms", title="p99 (milliseconds)"),
         each=timed_sizes,
     ),

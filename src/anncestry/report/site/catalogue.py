@@ -24,7 +24,7 @@ from anncestry.report.model.cells import Table
 from anncestry.report.model.material import Material
 from anncestry.report.model.numbers import by_bytes
 from anncestry.report.published import Published
-from anncestry.report.tables import effort, everyone, glance, nodes, spec, standard, usage
+from anncestry.report.tables import effort, everyone, glance, nodes, peaks, spec, standard, usage
 from anncestry.report.tables import pairs as pair_tables
 
 MakeTables = Callable[[Material], list[Table]]
@@ -77,7 +77,7 @@ OPENING = Group("glance", "At a glance", (glance.tables,))
 
 FIRST = (
     Group("pairs", "In pairs", (pair_tables.tables,)),
-    Group("tables", "Tables", (standard.tables, nodes.tables)),
+    Group("tables", "Tables", (standard.tables, peaks.tables, nodes.tables)),
     Group(
         "arms",
         "Before and after, with a control",
@@ -94,6 +94,7 @@ LAST = (
         "Beyond the paper",
         (spec.of_features, usage.storage_paths, spec.of_defects, spec.of_killed, usage.through_clients),
     ),
+    Group("tails", "p99 by clients", (standard.tails,), page=MORE),
     Group("sure", "How sure differences are", (effort.comparisons,), page=MORE),
     Group("hardest", "The hardest queries", (everyone.hardest,), page=MORE),
     Group(

@@ -36,6 +36,11 @@ def clients_table(k: int) -> str:
     return of_k("X", k)
 
 
+def tails_table(k: int) -> str:
+    """The number of the table of p99 by clients, for `k` neighbours."""
+    return of_k("PC", k)
+
+
 def tables(material: Material) -> list[Table]:
     """Tables I-X of the paper for what was measured, without those that nothing belongs to.
 
@@ -51,9 +56,15 @@ def tables(material: Material) -> list[Table]:
         builder.filtering(),
         builder.recall(),
         builder.storage(),
-        *(builder.clients(k) for k in timed_sizes(builder.rows)),
+        *(builder.clients(clients_table(k), k, "qps", "1/s", lower=False) for k in timed_sizes(builder.rows)),
     ]
     return [table for table in built if table.rows]
+
+
+def tails(material: Material) -> list[Table]:
+    """Table PC for each number of neighbours that clients asked for during a fixed time: Table X of p99."""
+    builder = _Tables(material.ordinary, material)
+    return [builder.clients(tails_table(k), k, "p99_ms", "ms", lower=True) for k in timed_sizes(builder.rows)]
 
 
 def single_sizes(rows: Iterable[Row], filtered: bool = False) -> list[int]:
@@ -199,32 +210,33 @@ class _Tables(Blocks):
         ratios = [Column(system, "", "Total / raw", system) for system in self._systems]
         return self._of_blocks("IX", [([Column("Raw", "MiB")], raw), *parts, (ratios, over_raw)])
 
-    def clients(self, k: int) -> Table:
-        number = clients_table(k)
+    def clients(self, number: str, k: int, metric: str, unit: str, *, lower: bool) -> Table:
+        """A number by clients; beside queries per second those that failed, where any did."""
         asked = [row for row in self.rows if _timed(row) and row["k"] == k]
-        rates = [row for row in asked if row["metric"] == "qps"]
-        counts = sorted({row["clients"] for row in rates})
-        failing = sorted({row["clients"] for row in asked if row["metric"] == "fail_per_s" and row["value"]})
+        numbers = [row for row in asked if row["metric"] == metric]
+        counts = sorted({row["clients"] for row in numbers})
+        failed = [row for row in asked if metric == "qps" and row["metric"] == "fail_per_s" and row["value"]]
+        failing = sorted({row["clients"] for row in failed})
         # Where workloads share a number of clients, each search effort has rows of its own.
-        shared = len({(*_place(row), row["system"], row["clients"]) for row in rates}) < len(rates)
+        shared = len({(*_place(row), row["system"], row["clients"]) for row in numbers}) < len(numbers)
         # Nor does the effort tell all apart: then what the names of their workloads say beside the clients does.
-        alike = len({(*_place(row), row["system"], row["clients"], said_effort(row)) for row in rates}) < len(rates)
+        alike = len({(*_place(row), row["system"], row["clients"], said_effort(row)) for row in numbers}) < len(numbers)
 
         def asked_with(row: Row) -> str:
             said = [said_effort(row) if shared else "", re.sub(r"-?clients\d+", "", row["workload"]) if alike else ""]
             return ", ".join(filter(None, said))
 
         cells: dict[tuple[Place, str, str], dict[tuple[str, int], Cell]] = {}
-        for place, workload in sorted({(_place(row), row["workload"]) for row in rates}):
-            of_systems = self._of_systems(place, workload, "query", "qps")
-            for row, cell in zip(of_systems, self._compared(number, of_systems, lower=False), strict=True):
+        for place, workload in sorted({(_place(row), row["workload"]) for row in numbers}):
+            of_systems = self._of_systems(place, workload, "query", metric)
+            for row, cell in zip(of_systems, self._compared(number, of_systems, lower=lower), strict=True):
                 if row is None:
                     continue
                 line = cells.setdefault((place, asked_with(row), row["system"]), {})
                 failures = self._row(place, row["system"], workload, "query", "fail_per_s")
                 line.setdefault(("", row["clients"]), cell)
                 line.setdefault(("Failed", row["clients"]), self._cell(failures))
-        columns = [Column(str(count), "1/s", "Clients") for count in counts]
+        columns = [Column(str(count), unit, "Clients") for count in counts]
         columns += [Column(str(count), "1/s", "Failed, of clients") for count in failing]
         keys = [*(("", count) for count in counts), *(("Failed", count) for count in failing)]
         order = {place: rank for rank, place in enumerate(self._places)}

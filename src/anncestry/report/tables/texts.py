@@ -90,6 +90,12 @@ TEXTS = {
         " filter. One run a cell unless ± is given.",
         "The paper ran threads of one Python process as clients.",
     ),
+    "PC": Text(
+        "p99 by number of clients",
+        "Milliseconds within which all but one in a hundred of the queries had their answer, all clients together, each"
+        " in a closed loop for a fixed time, K = 10, no filter. One run a cell unless ± is given.",
+        "",
+    ),
     "XI": Text(
         "Dimension",
         "Median latency and queries per second, one client, K = 10, no filter, by dimension. Only datasets of about"
