@@ -1,6 +1,7 @@
 """Table XVI of the paper, derived: who wins by which criterion, where the difference can't be noise.
 
 A criterion is a question with one answer for each dataset and topology on which at least two systems were asked it.
+Searches that were tuned for a recall are compared with those that were tuned for the same one, by all but their recall.
 A system wins such a comparison if its difference to each other system is larger than noise: by the page's verdict on
 two numbers (Table C), and for what that does not compare at a level that is corrected for all comparisons which are
 judged here (Holm 1979). It wins the criterion if it wins a comparison and no other does.
@@ -24,7 +25,7 @@ from anncestry.report.model.highlights import headline_k
 from anncestry.report.model.material import Material
 from anncestry.report.model.quantities import brief
 from anncestry.report.model.verdicts import Verdicts, built, of_builds
-from anncestry.report.tables.spec import PAPER_K, of_k, pivot
+from anncestry.report.tables.spec import PAPER_K, of_k
 
 _ONCE = Sample(0.0, 0.0, 0)
 """Of what was measured once: nothing to compare."""
@@ -62,10 +63,11 @@ class Decision:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The answers of the systems of one dataset and topology, by system."""
+    """The answers of the systems of one dataset and topology, by system; `target`: the recall they were tuned for."""
 
     entries: Mapping[str, Entry]
     lower: bool
+    target: float | None = None
 
     def pairs(self) -> list[tuple[str, str]]:
         """Every pair of systems."""
@@ -76,9 +78,18 @@ class Comparison:
         return (min if self.lower else max)(sorted(self.entries), key=lambda system: self.entries[system].value)
 
 
-def _comparisons(places: Mapping[tuple[str, ...], Mapping[str, Entry]], lower: bool) -> list[Comparison]:
+_Place = tuple[float, str, str, str]
+"""Target recall (0: not tuned), dataset, topology, workload (empty: of several)."""
+
+
+def _place(row: Row, workload: str = "") -> _Place:
+    return row["target_recall"] or 0.0, row["dataset"], row["topology"], workload
+
+
+def _comparisons(places: Mapping[_Place, Mapping[str, Entry]], lower: bool) -> list[Comparison]:
     """A comparison for each place of which at least two systems have an answer."""
-    return [Comparison(entries, lower) for _, entries in sorted(places.items()) if len(entries) > 1]
+    found = sorted(places.items(), key=lambda item: item[0])
+    return [Comparison(entries, lower, place[0] or None) for place, entries in found if len(entries) > 1]
 
 
 class _Numbers:
@@ -142,11 +153,10 @@ def _each(
     """A comparison for each dataset, topology and workload, of rows of this metric that are `of` the criterion."""
 
     def find(n: _Numbers) -> list[Comparison]:
-        places: dict[tuple[str, ...], dict[str, Entry]] = {}
+        places: dict[_Place, dict[str, Entry]] = {}
         for row in n.known:
             if row["metric"] == metric and of(n, row):
-                place = (row["dataset"], row["topology"], row["workload"])
-                places.setdefault(place, {})[row["system"]] = entry(n, row)
+                places.setdefault(_place(row, row["workload"]), {})[row["system"]] = entry(n, row)
         return _comparisons(places, lower)
 
     return find
@@ -154,12 +164,11 @@ def _each(
 
 def _single(n: _Numbers, row: Row, *, filtered: bool = False) -> bool:
     asked = (row["k"], row["clients"], bool(row["filter"]))
-    return asked == (n.k, 1, filtered) and row["duration_s"] is None and row["target_recall"] is None
+    return asked == (n.k, 1, filtered) and row["duration_s"] is None
 
 
 def _timed(n: _Numbers, row: Row) -> bool:
-    asked = row["k"] == n.k and not row["filter"] and row["target_recall"] is None
-    return asked and row["duration_s"] is not None
+    return row["k"] == n.k and not row["filter"] and row["duration_s"] is not None
 
 
 def _sized(where: Callable[[float, float], bool]) -> Callable[[_Numbers, Row], bool]:
@@ -167,15 +176,36 @@ def _sized(where: Callable[[float, float], bool]) -> Callable[[_Numbers, Row], b
     return lambda n, row: _single(n, row) and row["dataset"] in n.sizes and where(*n.sizes[row["dataset"]])
 
 
+def _recall(where: Callable[[float, float], bool], *, tuned: bool = False) -> Find:
+    """Recall, where no search was tuned for one: what was tuned for the same recall has it, by design."""
+
+    def of(n: _Numbers, row: Row) -> bool:
+        return (row["target_recall"] is not None) == tuned and _sized(where)(n, row)
+
+    return _each("recall_by_distance", _Numbers.by_queries, of, lower=False)
+
+
+def _standard(dim: float, count: float) -> bool:
+    return dim <= 500
+
+
+def _high(dim: float, count: float) -> bool:
+    return dim > 500
+
+
 def _stability(n: _Numbers) -> list[Comparison]:
     """Queries per second of 16 clients as a share of those of 8: whether more clients cost throughput."""
-    rates = (row for row in n.known if row["metric"] == "qps" and _timed(n, row) and row["value"])
-    places: dict[tuple[str, ...], dict[str, Entry]] = {}
-    found = pivot(rates, ("dataset", "topology", "system", "ef_search"), ("clients",))
+    found: dict[tuple[_Place, str, int], dict[int, Row]] = {}
+    for row in n.known:
+        if row["metric"] == "qps" and _timed(n, row) and row["value"]:
+            # A search that was tuned may have another effort for each number of clients.
+            effort = row["ef_search"] if row["target_recall"] is None else None
+            found.setdefault((_place(row), row["system"], effort or 0), {})[row["clients"]] = row
+    places: dict[_Place, dict[str, Entry]] = {}
     # Of several search efforts the greatest: it comes last.
-    for (*place, system, _), of in sorted(found.items(), key=lambda item: (*item[0][:3], item[0][3] or 0)):
-        if (8,) in of and (16,) in of:
-            places.setdefault(tuple(place), {})[system] = _share(of[16,], of[8,])
+    for (place, system, _), of in sorted(found.items(), key=lambda item: item[0]):
+        if 8 in of and 16 in of:
+            places.setdefault(place, {})[system] = _share(of[16], of[8])
     return _comparisons(places, lower=False)
 
 
@@ -192,16 +222,12 @@ def _share(many: Row, few: Row) -> Entry:
 CRITERIA: Mapping[str, Find | None] = {
     "Data loading speed": _each("load_s", _Numbers.by_builds),
     "Low-dim latency (<200D)": _each("p50_ms", _Numbers.by_runs, _sized(lambda dim, count: dim < 200)),
-    "High-dim latency (>500D)": _each("p50_ms", _Numbers.by_runs, _sized(lambda dim, count: dim > 500)),
+    "High-dim latency (>500D)": _each("p50_ms", _Numbers.by_runs, _sized(_high)),
     "Small-dataset latency (<100K)": _each("p50_ms", _Numbers.by_runs, _sized(lambda dim, count: count < 100_000)),
     "Large-scale latency (>2M)": _each("p50_ms", _Numbers.by_runs, _sized(lambda dim, count: count > 2_000_000)),
     "Filtered latency": _each("p50_ms", _Numbers.by_runs, lambda n, row: _single(n, row, filtered=True)),
-    "Recall@10 (standard)": _each(
-        "recall_by_distance", _Numbers.by_queries, _sized(lambda dim, count: dim <= 500), lower=False
-    ),
-    "Recall@10 (high-dim)": _each(
-        "recall_by_distance", _Numbers.by_queries, _sized(lambda dim, count: dim > 500), lower=False
-    ),
+    "Recall@10 (standard)": _recall(_standard),
+    "Recall@10 (high-dim)": _recall(_high),
     "QPS, one client": _each("qps", _Numbers.by_runs, _single, lower=False),
     "Concurrent QPS (4–8 clients)": _each(
         "qps", _Numbers.by_runs, lambda n, row: _timed(n, row) and 4 <= row["clients"] <= 8, lower=False
@@ -221,6 +247,11 @@ CRITERIA: Mapping[str, Find | None] = {
 memory or filters; None: nothing measured."""
 OF_DATA = frozenset({"Data loading speed", "Storage efficiency", "Deployment simplicity"})
 """Criteria that are not of queries, and so of no number of neighbours."""
+_AIMED = {
+    "Recall@10 (standard)": _recall(_standard, tuned=True),
+    "Recall@10 (high-dim)": _recall(_high, tuned=True),
+}
+"""The criteria of recall, with what they do not compare: searches that were tuned for one."""
 USES = {
     "Short answers, small sets": ("Small-dataset latency (<100K)",),
     "Short answers, large sets": ("Large-scale latency (>2M)",),
@@ -232,7 +263,7 @@ USES = {
     "Stable under many clients": ("Concurrent stability (16 clients)",),
     "Fewest resources": ("CPU a query (4–8 clients)", "Memory (4–8 clients)"),
     "Filters": ("Filtered latency",),
-    "Recall": tuple(name for name in CRITERIA if name.startswith("Recall@10")),
+    "Recall": tuple(_AIMED),
     "Loading": ("Data loading speed",),
     "Little storage": ("Storage efficiency",),
     "Simple to operate": ("Deployment simplicity",),
@@ -257,7 +288,17 @@ def tables(material: Material) -> list[Table]:
         return []
     verdicts = decide(every, material.verdicts)
     built = [_head_to_head(material, k, headline, found[k], verdicts) for k in found if any(found[k].values())]
-    return [*built, _by_use(found, headline, verdicts)]
+    return [*built, _by_use(material, found, headline, verdicts)]
+
+
+def _by_target(comparisons: Sequence[Comparison], *, always: bool) -> list[tuple[float | None, list[Comparison]]]:
+    """The comparisons by the recall that searches were tuned for, those of no such search first.
+
+    `always`: one of none at least.
+    """
+    targets = sorted({comparison.target or 0.0 for comparison in comparisons})
+    found = [(target or None, [c for c in comparisons if c.target == (target or None)]) for target in targets]
+    return found or ([(None, [])] if always else [])
 
 
 def _head_to_head(
@@ -271,19 +312,24 @@ def _head_to_head(
     systems = sorted({row["system"] for row in material.ordinary})
     printed = _printed(material) if k == PAPER_K else {}
     body = []
-    for name, comparisons in found.items():
-        if not comparisons and k != headline:
-            continue
-        ids = tuple(i for c in comparisons for e in c.entries.values() for i in e.ids)
-        cells = [Cell(str(len(comparisons)), parents=ids) if comparisons else Cell("none")]
-        for system in systems:
-            cell = _cell(system, comparisons, verdicts, material.ordinary) if CRITERIA[name] else _NOTHING_MEASURED
-            cells.append(replace(cell, published=printed.get((name, system), "")))
-        body.append(TableRow((_named(name, k),), tuple(cells)))
+    for name, of_criterion in found.items():
+        for target, comparisons in _by_target(of_criterion, always=k == headline):
+            ids = tuple(i for c in comparisons for e in c.entries.values() for i in e.ids)
+            cells = [Cell(str(len(comparisons)), parents=ids) if comparisons else Cell("none")]
+            for system in systems:
+                if CRITERIA[name] is None:
+                    cell = _NOTHING_MEASURED
+                elif comparisons:
+                    cell = _cell(system, comparisons, verdicts, material.ordinary)
+                else:
+                    cell = Cell(_nothing((name,), k, material))
+                cells.append(replace(cell, published="" if target else printed.get((name, system), "")))
+            body.append(TableRow((_named(name, k, target),), tuple(cells)))
+    how = _HOW if k == headline else _AS.format(of_k("XVI", headline))
     return Table(
         of_k("XVI", k),
         "Head to head" + ("" if k == headline else f", K = {k}"),
-        f"Of queries for the {k} nearest. " + (_HOW if k == headline else _AS.format(of_k("XVI", headline))),
+        f"Of queries for the {k} nearest. {how}{_tuned(body)}",
         ("Criterion",),
         (Column("Comparisons"), *(Column(system, "", "Verdict", system) for system in systems)),
         tuple(body),
@@ -308,18 +354,38 @@ _HOW = (
 _AS = "Derived as Table {}, which has what is not of queries; criteria that compare nothing here are left out."
 
 
-def _named(criterion: str, k: int) -> str:
-    return criterion.replace("Recall@10", f"Recall@{k}")
+_AT = ", at recall ≥ "
 
 
-def _by_use(found: Found, headline: int, verdicts: Mapping[int, Decision]) -> Table:
+def _named(criterion: str, k: int, target: float | None) -> str:
+    return criterion.replace("Recall@10", f"Recall@{k}") + (f"{_AT}{target:g}" if target else "")
+
+
+def _tuned(rows: Sequence[TableRow]) -> str:
+    """What the rows say that name a recall; empty if there are none."""
+    if not any(_AT in row.labels[0] for row in rows):
+        return ""
+    return (
+        " At recall ≥: each search was tuned on other queries, so that its recall (by distance) surely reaches the"
+        " number; such searches are compared with each other alone."
+    )
+
+
+def _nothing(names: Sequence[str], k: int, material: Material) -> str:
+    """Why these criteria compare nothing: no two systems were asked it, or their recall is what searches aimed at."""
+    aimed = any(_AIMED[name](_Numbers(material, k)) for name in names if name in _AIMED)
+    return "tuned for, not compared" if aimed else "nothing to compare"
+
+
+def _by_use(material: Material, found: Found, headline: int, verdicts: Mapping[int, Decision]) -> Table:
     """What the verdicts say to somebody who chooses, as the paper's section VI.B does."""
-    rows = [
-        _use(use, names, k, [comparison for name in names for comparison in found[k].get(name, ())], verdicts)
-        for use, names in USES.items()
-        for k in found
-        if k == headline or any(found[k].get(name) for name in names)
-    ]
+    rows = []
+    for use, names in USES.items():
+        for k in found:
+            of_use = [comparison for name in names for comparison in found[k].get(name, ())]
+            for target, comparisons in _by_target(of_use, always=k == headline):
+                said = "" if comparisons else _nothing(names, k, material)
+                rows.append(_use(use, names, k, target, comparisons, verdicts, said))
     return Table(
         "VI.B",
         "What to use",
@@ -327,7 +393,7 @@ def _by_use(found: Found, headline: int, verdicts: Mapping[int, Decision]) -> Ta
         " section. A system is named where it wins a comparison of that use and no other system wins any, never with"
         " more than one answer in a thousand defective; the last column says what the undetermined comparisons lack."
         " What one needs most is for the reader to say. It holds for what was measured here: these versions, settings,"
-        " datasets and this machine.",
+        f" datasets and this machine.{_tuned(rows)}",
         ("Use", "K", "Criteria"),
         (Column("Choose"), Column("Comparisons"), Column("What would determine the others")),
         tuple(rows),
@@ -335,27 +401,33 @@ def _by_use(found: Found, headline: int, verdicts: Mapping[int, Decision]) -> Ta
 
 
 def _use(
-    use: str, names: Sequence[str], k: int, comparisons: Sequence[Comparison], verdicts: Mapping[int, Decision]
+    use: str,
+    names: Sequence[str],
+    k: int,
+    target: float | None,
+    comparisons: Sequence[Comparison],
+    verdicts: Mapping[int, Decision],
+    said: str,
 ) -> TableRow:
+    """`said`: why nothing is compared, where nothing is."""
     decisions = [verdicts[id(comparison)] for comparison in comparisons]
     won = Counter(decision.winner for decision in decisions)
     winners = sorted(won.keys() - {*_NO_SYSTEM})
-    said = _choice(comparisons, decisions, winners)
+    said = said or _choice(comparisons, decisions, winners)
     counts = [f"{system} wins {won[system]}" for system in winners]
     counts += [f"{won[outcome]} {outcome.lower()}" for outcome in _NO_SYSTEM if won[outcome]]
     ids = tuple(i for c in comparisons for e in c.entries.values() for i in e.ids)
     rests = f"of {len(comparisons)}: {', '.join(counts)}" if comparisons else NO_CELL
     choice = Cell(said, best=winners == [said]) if any(CRITERIA[name] for name in names) else _NOTHING_MEASURED
+    labels = (_named(use, k, target), NO_CELL if OF_DATA.issuperset(names) else str(k))
     return TableRow(
-        (use, NO_CELL if OF_DATA.issuperset(names) else str(k), _named("; ".join(names), k)),
+        (*labels, _named("; ".join(names), k, target)),
         (choice, Cell(rests, parents=ids), Cell(_lacking(decisions))),
     )
 
 
 def _choice(comparisons: Sequence[Comparison], decisions: Sequence[Decision], winners: Sequence[str]) -> str:
     """The one system that wins some comparisons while none is ahead of it in another; else in words what is known."""
-    if not comparisons:
-        return "nothing to compare"
     ahead = [
         {decision.winner} if decision.winner not in _NO_SYSTEM else {*(decision.ahead or comparison.entries)}
         for comparison, decision in zip(comparisons, decisions, strict=True)
@@ -470,8 +542,6 @@ def _cell(
     system: str, comparisons: Sequence[Comparison], verdicts: Mapping[int, Decision], rows: Sequence[Row]
 ) -> Cell:
     mine = [comparison for comparison in comparisons if system in comparison.entries]
-    if not comparisons:
-        return Cell("nothing to compare")
     if not mine:
         # Where this system has no number at all, its load says why.
         loads = [row for row in rows if row["system"] == system and row["metric"] == "load_s"]

@@ -19,6 +19,7 @@ from anncestry.report.model.derived import COST, mean_of_logs
 from anncestry.report.model.material import Material
 from anncestry.report.site import catalogue
 from anncestry.report.tables import effort, everyone
+from casestudies import winners
 from tests.builders.world import World
 
 MILVUS, WEAVIATE = "milvus-2.3.5", "weaviate-1.27.0"
@@ -152,6 +153,51 @@ def test_with_less_recall_nobody_wins(world):
     (table,) = everyone.at_one_recall(material_of(world))
     fast = next(row for row in table.rows if row.labels[4] == WEAVIATE)
     assert not fast.cells[0].best and fast.cells[-1].text == f"none; not decided: {MILVUS}"
+    choice, _, lacks = recommended(world)[1]["Most queries, one client, at recall ≥ 0.95"]
+    assert choice.text == winners.UNDETERMINED and lacks.text.startswith("the best has less recall")
+
+
+def recommended(world):
+    """Table XVI for the 10 nearest by criterion, and the uses of Table VI.B for them, with their cells."""
+    head_to_head, *_, by_use = winners.tables(material_of(world))
+    return (
+        {row.labels[0]: row.cells for row in head_to_head.rows},
+        {row.labels[0]: row.cells for row in by_use.rows if row.labels[1] == "10"},
+    )
+
+
+def test_what_was_tuned_for_a_recall_is_recommended_at_that_recall(world):
+    criteria, uses = recommended(world)
+    chosen = uses["Most queries, one client, at recall ≥ 0.95"][0]
+    assert chosen.text == WEAVIATE and chosen.best, "whom Table EQ has in bold"
+    assert criteria["QPS, one client, at recall ≥ 0.95"][2].text == "Winner (1 of 1)"
+    assert {"Most queries, several clients", "Most queries, several clients, at recall ≥ 0.95"} <= uses.keys()
+    assert "Fewest resources, at recall ≥ 0.95" in uses and "Short answers, small sets, at recall ≥ 0.95" in uses
+    assert not {"QPS, one client", "Latency variance"} & criteria.keys(), "one client asked at that recall alone"
+
+
+def test_searches_of_different_target_recalls_are_never_compared_with_each_other(world):
+    targets = {row["number_id"]: row["target_recall"] for row in material_of(world).rows}
+    for cells in recommended(world):
+        for name, (first, second, *_) in cells.items():
+            found = {targets[number] for number in (*first.parents, *second.parents)}
+            assert found <= {0.95 if name.endswith(", at recall ≥ 0.95") else None}, name
+
+
+def test_a_recall_that_was_tuned_for_is_no_merit(world):
+    criteria, uses = recommended(world)
+    assert uses["Recall"][0].text == "tuned for, not compared"
+    for of, said in (("standard", "tuned for, not compared"), ("high-dim", "nothing to compare")):
+        assert [cell.text for cell in criteria[f"Recall@10 ({of})"]] == ["none", said, said]
+
+
+def test_the_stability_of_tuned_searches_is_that_of_whatever_efforts_they_needed(world):
+    for cell in world.cells:
+        if cell["workload"] == "k10-clients16":
+            world.edit(cell["query_path"], tuned)
+            world.edit(cell["query_path"], lambda record: record.update(ef_search=240))
+    criteria, _ = recommended(world)
+    assert len(criteria["Concurrent stability (16 clients), at recall ≥ 0.95"][0].parents) == 4
 
 
 def test_where_nothing_was_tuned_for_a_recall_there_is_no_such_table(tmp_path, monkeypatch):
