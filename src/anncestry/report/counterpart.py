@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from anncestry.cells.spec import node_limits
 from anncestry.report.model.cells import Row
-from anncestry.report.model.records import declared_storage
+from anncestry.report.model.records import declared_storage, protocol
 from anncestry.report.published import Figure, Published
 
 METRICS = {
@@ -266,7 +266,7 @@ def of_row(
         cpus=limits.get("cpus"),
         memory_mib=limits.get("memory_mib"),
         slowed=bool(topology.get("storage_limits")),
-        protocol=(system.get("settings") or {}).get("protocol", "grpc" if row["engine"] == "weaviate" else None),
+        protocol=protocol(row["engine"], system.get("settings")),
         index=str(index["type"]).lower() if "type" in index else None,
         paths=(storage_path or declared).get("paths"),
         nics=declared.get("nics"),

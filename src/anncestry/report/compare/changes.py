@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import product
 from typing import Any
 
 import altair as alt
@@ -39,6 +39,7 @@ from anncestry.report.model.cells import (
 from anncestry.report.model.material import Material
 from anncestry.report.model.noise import apart, builds
 from anncestry.report.model.numbers import by_bytes, rows_of
+from anncestry.report.model.records import Setup, of_stage, setup
 from anncestry.report.tables.spec import PAPER_K, made, of_k
 
 
@@ -47,18 +48,49 @@ def tables(material: Material) -> list[Table]:
     return [*made(_versions(material)), *made(_floor(material))]
 
 
+_Loads = dict[tuple[str, str], Setup]
+"""By dataset and topology, what the load there says of one system."""
+
+
 def versions(material: Material) -> list[tuple[str, str]]:
-    """Pairs of systems of one engine at two neighbouring versions, the older first; variants are left out."""
-    of_engine: dict[str, set[tuple[tuple[int, ...], str]]] = {}
-    for record in material.records.values():
-        system = record["spec"].get("system") or {}
-        engine, version = str(system.get("engine", "")), str(system.get("version", ""))
-        if record["stage"] == "load" and engine and system.get("name") == f"{engine}-{version}":
-            order = tuple(int(part) for part in re.findall(r"\d+", version))
-            of_engine.setdefault(engine, set()).add((order, f"{engine}-{version}"))
-    return [
-        (older, newer) for _, found in sorted(of_engine.items()) for (_, older), (_, newer) in pairwise(sorted(found))
-    ]
+    """Pairs of systems of one engine, each with that of the version before it that is set up alike, the older first.
+
+    By what the records of their loads say, and by no name: protocol, index, way of loading, and each setting that both
+    were given are the same (one version may know settings that the other lacks). Of several, those that differ least.
+    """
+    of_engine: dict[str, dict[tuple[int, ...], dict[str, _Loads]]] = {}
+    for record in of_stage(material.records, "load"):
+        of, spec = setup(record), record["spec"]
+        order = tuple(int(part) for part in re.findall(r"\d+", of.version))
+        loads = of_engine.setdefault(of.engine, {}).setdefault(order, {}).setdefault(spec["system"]["name"], {})
+        loads[spec["dataset"]["name"], spec["topology"]["name"]] = of
+    found = []
+    for _, by_version in sorted(of_engine.items()):
+        orders = sorted(by_version)
+        followed: set[str] = set()
+        for place, newer in enumerate(orders):
+            alone = dict(by_version[newer])
+            for older in reversed(orders[:place]):
+                for _, a, b in sorted(_alike(by_version[older], alone)):
+                    if a not in followed and b in alone:
+                        followed.add(a)
+                        del alone[b]
+                        found.append((a, b))
+    return found
+
+
+def _alike(older: Mapping[str, _Loads], newer: Mapping[str, _Loads]) -> Iterator[tuple[int, str, str]]:
+    """Pairs of systems that are set up alike wherever both were loaded, with the number of settings of one alone."""
+    for (a, loads_a), (b, loads_b) in product(older.items(), newer.items()):
+        both = [(loads_a[place], loads_b[place]) for place in loads_a.keys() & loads_b.keys()]
+        if both and all(_same(*two) for two in both):
+            yield max(len(one.settings.keys() ^ other.settings.keys()) for one, other in both), a, b
+
+
+def _same(a: Setup, b: Setup) -> bool:
+    given = a.settings.keys() & b.settings.keys()
+    same = (a.protocol, a.mapped, a.how) == (b.protocol, b.mapped, b.how)
+    return same and all(a.settings[name] == b.settings[name] for name in given)
 
 
 def _versions(material: Material) -> Table:
@@ -84,9 +116,10 @@ def _versions(material: Material) -> Table:
     return Table(
         "FV",
         "From version to version",
-        "Every engine that was measured at several versions: each version (B) against the one before it (A), judged as"
-        " by anncestry compare. The interval is of B − A, on the log scale over runs and, for recall, over"
-        " queries; where independent builds tell of more noise than runs do, theirs counts.",
+        "Every engine that was measured at several versions: each version (B) against the one before it (A) that is set"
+        " up alike (protocol, index, loading, settings that both know), judged as by anncestry compare. The interval is"
+        " of B − A, on the log scale over runs and, for recall, over queries; where independent builds tell of more"
+        " noise than runs do, theirs counts.",
         ("Dataset", "Topology", "Versions", "Workload", "Metric", "Unit"),
         (Column("A"), Column("B"), Column("B / A"), Column("B − A, 95 %"), Column("Verdict of B")),
         tuple(body),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -116,6 +116,51 @@ def _several(values: list[str]) -> str:
 
 def of_stage(records: Mapping[str, Mapping[str, Any]], stage: str) -> list[Mapping[str, Any]]:
     return [record for record in records.values() if record["stage"] == stage]
+
+
+# What a load is of: its system, whatever its name
+
+
+class Setup(NamedTuple):
+    """What the spec of a load says of its system. `how`: its index and how it was loaded, as canonical JSON.
+
+    `protocol`: grpc or rest, of a system that has both; `mapped`: whether it maps files of its storage path into
+    memory. The other fields know neither, nor the library that speaks the protocol.
+    """
+
+    engine: str
+    version: str
+    protocol: str | None
+    mapped: bool
+    settings: Mapping[str, Any]
+    how: str
+
+
+_ON_PATH = "storage"
+"""The value of a setting that stands for the folder on the storage path."""
+
+
+def setup(load: Mapping[str, Any]) -> Setup:
+    """What the record of a load says of its system."""
+    spec = load["spec"]
+    system, how = spec["system"], spec.get("load") or {}
+    engine, settings = str(system.get("engine", "")), system.get("settings") or {}
+    return Setup(
+        engine,
+        str(system.get("version", "")),
+        protocol(engine, settings),
+        _ON_PATH in settings.values(),
+        {name: value for name, value in sorted(settings.items()) if name != "protocol" and value != _ON_PATH},
+        json.dumps(
+            (spec.get("index"), {name: value for name, value in how.items() if name != "client_env"}), sort_keys=True
+        ),
+    )
+
+
+def protocol(engine: str, settings: Mapping[str, Any] | None) -> str | None:
+    """How a system is spoken to that has two protocols: no setting means the first. None of any other."""
+    said = (settings or {}).get("protocol", "grpc" if engine == "weaviate" else None)
+    return None if said is None else str(said)
 
 
 # The topology of a load: how large it is, and what of it stays while that grows
