@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from anncestry.report.site.catalogue import CaseStudies, ExtraPage, Group
 from anncestry.report.site.shell import AUDIT_PAGE
-from casestudies import audit, beside, documents, figures, protocols, scaling, vectordbbench, winners
+from casestudies import audit, beside, disks, documents, figures, protocols, scaling, vectordbbench, winners
 
 STUDIES = CaseStudies(
     figures=(figures.figures, scaling.figures, protocols.figures),
@@ -17,7 +17,14 @@ STUDIES = CaseStudies(
         Group(
             "documents",
             "Questions of the other documents",
-            (documents.tables, scaling.tables, vectordbbench.tables, vectordbbench.own_runner),
+            (
+                documents.tables,
+                scaling.tables,
+                protocols.tables,
+                disks.tables,
+                vectordbbench.tables,
+                vectordbbench.own_runner,
+            ),
         ),
     ),
     pages=(

@@ -36,9 +36,9 @@ _DISKANN = {
     "10M": "Dataset: 768D10M — 10 Million Vectors",
     "100M": "Dataset: 768D10M — 100 Million Vectors",
 }
-_LOCAL = "local DRAM"
+LOCAL = "local DRAM"
 _REMOTE = ("remote NVMe-oF 1-path 1-NIC", "remote NVMe-oF 4-path 1-NIC", "remote NVMe-oF 4-path 2-NIC")
-_ONE_PATH, _FOUR_PATHS, _TWO_NICS = _REMOTE
+ONE_PATH, FOUR_PATHS, TWO_NICS = _REMOTE
 
 Pairs = dict[str, tuple[Figure, Figure]]
 """By dataset: the figure of Milvus and that of Weaviate."""
@@ -489,12 +489,12 @@ class Checks:
         return ", ".join(shown)
 
     def diskann_paths(self) -> str:
-        one, four = (self._of_diskann("100M", topology, "p95_ms").number for topology in (_ONE_PATH, _FOUR_PATHS))
+        one, four = (self._of_diskann("100M", topology, "p95_ms").number for topology in (ONE_PATH, FOUR_PATHS))
         return f"{one:,g} / {four:g} = {one / four:.1f}"
 
     def diskann_recall_100m(self) -> str:
-        table = self._of_diskann("100M", _LOCAL, "recall_by_id")
-        text = self._one("text Observations", "diskann", metric="recall_by_id", topology=_LOCAL)
+        table = self._of_diskann("100M", LOCAL, "recall_by_id")
+        text = self._one("text Observations", "diskann", metric="recall_by_id", topology=LOCAL)
         remote = [self._of_diskann("100M", t, "recall_by_id").number for t in _REMOTE]
         return (
             f"HNSW is {table.value} in the table, {text.value} in the text; DiskANN {_span(remote, '.4f')}, above the"
@@ -506,7 +506,7 @@ class Checks:
         return ", ".join(f"{figure.topology} {figure.value}" for figure in figures)
 
     def diskann_drop(self) -> str:
-        rates = [self._of_diskann(size, _LOCAL, "qps").number for size in _DISKANN]
+        rates = [self._of_diskann(size, LOCAL, "qps").number for size in _DISKANN]
         steps = " and ".join(f"{a / b:.1f}" for a, b in pairwise(rates))
         return f"QPS of HNSW falls {steps} times for ten times the rows each"
 
@@ -517,9 +517,9 @@ class Checks:
     def diskann_same_tail(self) -> str:
         one, four = (
             "/".join(self._of_diskann("1M", topology, metric).value for metric in ("p95_ms", "p99_ms"))
-            for topology in (_ONE_PATH, _FOUR_PATHS)
+            for topology in (ONE_PATH, FOUR_PATHS)
         )
-        slow, fast = (self._of_diskann("1M", topology, "qps").number for topology in (_ONE_PATH, _FOUR_PATHS))
+        slow, fast = (self._of_diskann("1M", topology, "qps").number for topology in (ONE_PATH, FOUR_PATHS))
         return f"p95/p99 {one} and {four} ms, while QPS is {fast / slow:.2f} times"
 
 
@@ -539,12 +539,12 @@ CHECKS: dict[str, Callable[[Checks], str]] = {
     "rounding_xiii": lambda paper: paper._rounding("Table XIII"),
     "milvus22_cores": lambda vendor: vendor._scale(_CORES, (8, 12, 16, 32)),
     "milvus22_replicas": lambda vendor: vendor._scale(_REPLICAS, (1, 2, 4, 8)),
-    "diskann_1m": lambda vendor: vendor._diskann_change(_LOCAL, _FOUR_PATHS, ["1M"]),
-    "diskann_10m": lambda vendor: vendor._diskann_change(_LOCAL, _FOUR_PATHS, ["10M"]),
-    "diskann_100m": lambda vendor: vendor._diskann_change(_LOCAL, _FOUR_PATHS, ["100M"]),
-    "diskann_p95": lambda vendor: vendor._diskann_change(_LOCAL, _FOUR_PATHS, ["1M", "10M"], "p95_ms"),
-    "diskann_recall_10m": lambda vendor: vendor._diskann_change(_LOCAL, _FOUR_PATHS, ["10M"], "recall_by_id"),
-    "diskann_nics": lambda vendor: vendor._diskann_change(_FOUR_PATHS, _TWO_NICS, list(_DISKANN)),
+    "diskann_1m": lambda vendor: vendor._diskann_change(LOCAL, FOUR_PATHS, ["1M"]),
+    "diskann_10m": lambda vendor: vendor._diskann_change(LOCAL, FOUR_PATHS, ["10M"]),
+    "diskann_100m": lambda vendor: vendor._diskann_change(LOCAL, FOUR_PATHS, ["100M"]),
+    "diskann_p95": lambda vendor: vendor._diskann_change(LOCAL, FOUR_PATHS, ["1M", "10M"], "p95_ms"),
+    "diskann_recall_10m": lambda vendor: vendor._diskann_change(LOCAL, FOUR_PATHS, ["10M"], "recall_by_id"),
+    "diskann_nics": lambda vendor: vendor._diskann_change(FOUR_PATHS, TWO_NICS, list(_DISKANN)),
 }
 """All checks, by the name that `findings.csv` calls them."""
 

@@ -25,7 +25,7 @@ from anncestry.report.model.cells import (
 )
 from anncestry.report.model.material import Material
 from anncestry.report.model.quantities import in_process
-from anncestry.report.model.records import declared_storage, of_stage
+from anncestry.report.model.records import declared_storage, of_stage, setup
 from anncestry.report.published import DOCUMENTS, Figure, printed_text
 from anncestry.report.tables.spec import pivot
 
@@ -102,10 +102,9 @@ def spoken(material: Material) -> dict[str, Spoken]:
     for record in of_stage(material.records, "load"):
         system, load = record["spec"]["system"], record["spec"].get("load") or {}
         if system.get("engine") == "weaviate":
-            settings = dict(system.get("settings") or {})
-            protocol = str(settings.pop("protocol", GRPC))
-            setup = repr((sorted(settings.items()), record["spec"].get("index")))
-            found[str(system["name"])] = Spoken(str(system["version"]), protocol, load.get("client", "bytes"), setup)
+            of = setup(record)
+            rest = repr((sorted(of.settings.items()), record["spec"].get("index")))
+            found[str(system["name"])] = Spoken(of.version, str(of.protocol), load.get("client", "bytes"), rest)
     return found
 
 

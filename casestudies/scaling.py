@@ -9,30 +9,29 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import groupby, product
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import altair as alt
 
 from anncestry.report import charts
 from anncestry.report.compare.changes import versions
-from anncestry.report.counterpart import Joined, of_figure
+from anncestry.report.counterpart import of_figure
 from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, TableRow, computed, with_interval
 from anncestry.report.model.material import Material
 from anncestry.report.model.records import Topology, apart_from_cores, apart_from_nodes, cores, of_stage
-from anncestry.report.published import DOCUMENTS, Figure, Published, printed_text
+from anncestry.report.published import Figure, Published, printed_text
 from anncestry.report.tables.spec import made
-from casestudies.documents import MEASURED, PRINTED
+from casestudies.documents import MEASURED
+from casestudies.gains import CHANGE, Beside, Claim, Gain, source_of, table
 
 _DOCUMENT = "milvus-2.2"
-_PRINTED = f"{PRINTED} ({DOCUMENTS[_DOCUMENT].partition(':')[0]})"
 _HEIGHT = 260
 _MARGINS = 0.08, 0.32
 """Left and right of the points, as shares of what they span: on the right stand the labels of the last ones."""
 _GAP = 0.07
 """Between labels that would stand in front of each other, as a share of the axis."""
 _METRICS = {"qps": "queries per second", "p99_ms": "p99 (ms)"}
-_NOT_ALIKE = "both were measured here, but not alike"
 
 
 class _Axis(NamedTuple):
@@ -122,10 +121,8 @@ def figures(material: Material) -> list[charts.Figure]:
 def tables(material: Material) -> list[Table]:
     """Tables D1-S and D1-V: the gain by cores and by query nodes, and by version."""
     found = [(axis, _lines(axis, material)) for axis in _AXES]
-    gains = [(axis, lines) for axis, lines in found if lines]
-    by_version = _version_pairs(material)
-    beside = _Beside(material) if gains or by_version else None
-    scaled = [row for axis, lines in gains for row in _gains(axis, lines, beside)]
+    lines = [(axis, of) for axis, of in found if of]
+    beside = Beside(material) if lines else None
     return [
         *made(
             Table(
@@ -143,26 +140,22 @@ def tables(material: Material) -> list[Table]:
                     Column("Of linear", "%"),
                     Column("Beside it"),
                 ),
-                tuple(scaled),
+                tuple(row for axis, of in lines for row in _gains(axis, of, beside)),
             )
         ),
-        *made(
+        *table(
+            material,
             Table(
                 "D1-V",
                 "Gain by version",
-                "Queries per second of each version of Milvus against the one before it, K = 1, in closed loops of a"
-                " fixed time; Table FV judges the difference. The document claims at least so much. Beside it: the"
-                " other side's gain, if both numbers were asked the same, else why not.",
-                ("Source", "Dataset", "Topology", "Versions", "Asked"),
-                (
-                    Column("Older", "1/s"),
-                    Column("Newer", "1/s"),
-                    Column("Gain", "%"),
-                    Column("Claimed", "%"),
-                    Column("Beside it"),
-                ),
-                tuple(_by_version(by_version, beside)),
-            )
+                "Queries per second of each version of Milvus against the one before it (those of Table FV), K = 1, in"
+                " closed loops of a fixed time. The document claims at least so much.",
+                ("Dataset", "Topology", "Versions", "Asked"),
+                (Column("Older", "1/s"), Column("Newer", "1/s")),
+                (),
+            ),
+            _version_gains(material),
+            _version_claims,
         ),
     ]
 
@@ -310,49 +303,13 @@ def _clients(count: int) -> str:
 # The tables
 
 
-class _Beside:
-    """Pairs of numbers, published and ours, by what both were asked of."""
-
-    def __init__(self, material: Material) -> None:
-        self.facts = material.facts
-        self._joined = Joined(material.by_any_client, material.records, material.facts) if material.facts else None
-        self._printed: dict[tuple[str, str], tuple[str, Figure]] = {}
-
-    def ours(
-        self, below: Figure, above: Figure, alike: Sequence[str], printed: str, shown: Callable[[float, float], str]
-    ) -> Cell:
-        """Our changes for a published one, that is `printed`, or why there is none.
-
-        `alike`: what two numbers of ours have in common to be compared; `shown`: the change from one to the other.
-        """
-        assert self._joined is not None
-        for figure in (below, above):
-            if reason := self._joined.why_none(figure):
-                return Cell(f"{figure.version}, {_sized(figure)}: {reason}")
-        pairs = [
-            (a, b)
-            for a, b in product(*map(self._joined.rows, (below, above)))
-            if a["value"] and all(a[name] == b[name] for name in alike)
-        ]
-        if not pairs:
-            return Cell(_NOT_ALIKE)
-        self._printed |= {(a["number_id"], b["number_id"]): (printed, above) for a, b in pairs}
-        words = "; ".join(shown(a["value"], b["value"]) for a, b in pairs)
-        return Cell(words, parents=tuple(row["number_id"] for a, b in pairs for row in (b, a)))
-
-    def theirs(self, below: Row, above: Row) -> Cell:
-        """The published change beside ours, of those that `ours` has found."""
-        found = self._printed.get((below["number_id"], above["number_id"]))
-        return Cell(NO_CELL) if found is None else Cell(found[0], source=found[1].id)
-
-
 def _sized(figure: Figure) -> str:
-    """Of a published figure of a query node: cores and nodes."""
+    """Of a published figure of a query node: version, cores and nodes."""
     asked = of_figure(figure, "")
-    return f"{asked.cpus:g} cores, {_said_nodes({'nodes': asked.nodes})}"
+    return f"{figure.version}, {asked.cpus:g} cores, {_said_nodes({'nodes': asked.nodes})}"
 
 
-def _gains(axis: _Axis, lines: Iterable[_Line], beside: _Beside | None) -> Iterator[TableRow]:
+def _gains(axis: _Axis, lines: Iterable[_Line], beside: Beside | None) -> Iterator[TableRow]:
     """Of each line its points against the smallest; then the document's."""
     printed = list(_printed_gains(axis, beside)) if beside and beside.facts else []
     for line in lines:
@@ -378,7 +335,7 @@ def _of_linear(times: float, rate: float, smallest: float) -> float:
     return 100 * rate / smallest / times
 
 
-def _printed_gains(axis: _Axis, beside: _Beside) -> Iterator[TableRow]:
+def _printed_gains(axis: _Axis, beside: Beside) -> Iterator[TableRow]:
     assert beside.facts is not None
     figures = beside.facts.all(axis.place, _DOCUMENT, metric="qps")
     asked = {figure.id: of_figure(figure, figure.dataset) for figure in figures}
@@ -390,7 +347,7 @@ def _printed_gains(axis: _Axis, beside: _Beside) -> Iterator[TableRow]:
         of = asked[figure.id]
         fixed = axis.fixed({"nodes": of.nodes, "limits": {"cpus": of.cpus}})
         labels = (
-            _PRINTED,
+            source_of(_DOCUMENT),
             figure.dataset,
             f"{figure.system} {figure.version}",
             f"K = {figure.k}, {' → '.join(clients)}; {fixed}",
@@ -401,65 +358,43 @@ def _printed_gains(axis: _Axis, beside: _Beside) -> Iterator[TableRow]:
             Cell(printed_text(figure.value), source=figure.id),
             Cell(f"{gain:.2f}", source=figure.id),
             Cell(f"{_of_linear(times, figure.number, first.number):.0f}", source=figure.id),
-            beside.ours(first, figure, ("dataset", "system"), f"{gain:.2f}", lambda a, b: f"{b / a:.2f}"),
+            beside.ours(((_sized(first), first), (_sized(figure), figure)), f"{gain:.2f}", _of_one_system),
         )
         yield TableRow(labels, cells)
 
 
-_VersionPair = tuple[Row, Row]
-"""Rates of an older and a newer version, the rest the same."""
+def _of_one_system(smaller: Row, larger: Row) -> str:
+    alike = all(smaller[name] == larger[name] for name in ("dataset", "system"))
+    return f"{larger['value'] / smaller['value']:.2f}" if alike and smaller["value"] else ""
 
 
-def _version_pairs(material: Material) -> list[_VersionPair]:
+def _version_gains(material: Material) -> list[Gain]:
+    """Of each version over the one before it, the rest the same."""
     rates = [row for row in _timed(material, "qps") if row["k"] == 1]
     of = {(row["system"], row["dataset"], row["topology"], row["workload"]): row for row in rates}
     return [
-        (of[older, *place], of[newer, *place])
+        Gain(
+            (dataset, topology, f"{older} → {newer}", f"{workload}: K = 1, {_clients(row['clients'])}"),
+            row,
+            of[newer, dataset, topology, workload],
+            CHANGE,
+        )
         for older, newer in versions(material)
-        for system, *place in sorted(of, key=lambda place: (place[:3], of[place]["clients"], place))
-        if system == older and (newer, *place) in of
+        for (system, dataset, topology, workload), row in sorted(
+            of.items(), key=lambda item: (item[0][:3], item[1]["clients"], item[0])
+        )
+        if system == older and (newer, dataset, topology, workload) in of
     ]
 
 
-def _by_version(pairs: Sequence[_VersionPair], beside: _Beside | None) -> Iterator[TableRow]:
-    """Of each pair of ours the gain; then the document's. Nothing where no two versions were measured."""
-    printed = list(_printed_versions(beside.facts, beside)) if pairs and beside and beside.facts else []
-    for older, newer in pairs:
-        asked = f"{newer['workload']}: K = {newer['k']}, {_clients(newer['clients'])}"
-        labels = (MEASURED, newer["dataset"], newer["topology"], f"{older['system']} → {newer['system']}", asked)
-        cells = (
-            with_interval(older),
-            with_interval(newer),
-            computed(newer, older, _change, "{:+.1f}"),
-            Cell(NO_CELL),
-            beside.theirs(older, newer) if beside else Cell(NO_CELL),
-        )
-        yield TableRow(labels, cells)
-    yield from printed
-
-
-def _printed_versions(facts: Published, beside: _Beside) -> Iterator[TableRow]:
+def _version_claims(facts: Published) -> list[Claim]:
     """The claims of the document, each with the two figures of its table that it is of."""
+    found = []
     for claim in facts.all("text Summary", _DOCUMENT, metric="change_pct"):
         older, newer = sorted(
             facts.all(f"2.2.0 vs 2.1.0: {claim.topology}", _DOCUMENT, metric="qps"), key=lambda figure: figure.version
         )
-        gain = _shown_change(older.number, newer.number)
-        labels = (_PRINTED, newer.dataset, newer.topology, f"{older.version} → {newer.version}", f"K = {newer.k}")
-        cells = (
-            Cell(printed_text(older.value), source=older.id),
-            Cell(printed_text(newer.value), source=newer.id),
-            Cell(gain, source=newer.id),
-            Cell(f"at least {claim.value}", source=claim.id),
-            beside.ours(older, newer, ("dataset", "topology", "workload"), gain, _shown_change),
-        )
-        yield TableRow(labels, cells)
-
-
-def _shown_change(older: float, newer: float) -> str:
-    return f"{_change(newer, older):+.1f}".replace("-", "−")
-
-
-def _change(newer: float, older: float) -> float:
-    """In percent."""
-    return 100 * (newer / older - 1)
+        labels = (newer.dataset, newer.topology, f"{older.version} → {newer.version}", f"K = {newer.k}")
+        words = f"at least {claim.value} %"
+        found.append(Claim(labels, words, claim, CHANGE, ((_sized(older), older), (_sized(newer), newer))))
+    return found

@@ -160,6 +160,11 @@ def text_of(value: float, std: float | None, unit: str) -> str:
     return f"{text} ± {std:,.{digits}f}" if std else f"{text} ± 0"
 
 
+def three_digits(ratio: float) -> str:
+    """A ratio with three digits that count, however small it is."""
+    return f"{ratio:#.3g}".rstrip(".") if ratio < 1000 else f"{ratio:,.0f}"
+
+
 def _digits(size: float, unit: str) -> int:
     if unit in ("fraction", "ratio"):
         return 4 if unit == "fraction" else 3

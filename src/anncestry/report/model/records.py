@@ -198,5 +198,11 @@ def declared_storage(topology: Topology) -> str:
     return f"{said} (declared, not read back)"
 
 
+def apart_from_storage(topology: Topology) -> Topology:
+    """All but its name, its storage path, and the endpoints at which somebody else runs it."""
+    where = ("name", "storage", "storage_limits", "declared_storage", "endpoints", "credentials")
+    return {name: value for name, value in topology.items() if name not in where}
+
+
 def _without_cores(limits: Mapping[str, Any]) -> Mapping[str, Any]:
     return {name: value for name, value in limits.items() if name != "cpus"}

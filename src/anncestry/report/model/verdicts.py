@@ -219,7 +219,7 @@ class Verdicts:
             return None
         place, best = (min if lower else max)(numbers, key=lambda item: float(item[1]["value"]))
         others = [row for other, row in numbers if other != place]
-        found = [self._of_two(best, row) for row in others]
+        found = [self.of_two(best, row) for row in others]
         if None in found:
             return None
         level = [
@@ -232,13 +232,14 @@ class Verdicts:
         same = all(outcome is Outcome.EQUIVALENT for outcome in level)
         return place, (Outcome.EQUIVALENT if same else Outcome.UNDETERMINED).value
 
-    def _of_two(self, a: Row, b: Row) -> tuple[Row, Row, Verdict] | None:
+    def of_two(self, a: Row, b: Row) -> tuple[Row, Row, Verdict] | None:
+        """What `of_systems` has of two numbers, in its order; None where it compares other ones only."""
         ids = a["number_id"], b["number_id"]
         return self.of_systems.get(ids) or self.of_systems.get(ids[::-1])
 
     def wins(self, best: Row, other: Row, *, lower: bool) -> bool:
         """Whether a number is better than another, and neither bought by recall nor by answers that are none."""
-        found = self._of_two(best, other)
+        found = self.of_two(best, other)
         if found is None or not found[2].decided:
             return False
         a, _, verdict = found
@@ -318,6 +319,18 @@ def judged_values(a: Row, b: Row) -> tuple[float, float]:
     """What a verdict holds against each other: the means over builds where both have several, else the numbers."""
     of = "rebuild_mean" if built(a, b) else "value"
     return float(a[of]), float(b[of])
+
+
+def gain(a: Row, b: Row, found: Verdict) -> tuple[float, tuple[float, float] | None]:
+    """B / A and its 95 % interval, of what a verdict on B against A rests on: their pair, or the rounds that both have.
+
+    Without an interval, of the numbers themselves.
+    """
+    base, other = judged_values(a, b)
+    if found.low is None or found.high is None or found.low <= -base:
+        return other / base, None
+    low, high = 1 + found.low / base, 1 + found.high / base
+    return math.sqrt(low * high), (low, high)
 
 
 def of_runs(row: Row, record: Mapping[str, Any]) -> Sample:

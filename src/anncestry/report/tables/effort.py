@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from anncestry.cells.features import Place
@@ -13,7 +12,7 @@ from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, Tabl
 from anncestry.report.model.derived import COST
 from anncestry.report.model.equal_recall import AtTarget, Sweep
 from anncestry.report.model.material import Material
-from anncestry.report.model.verdicts import COMPARED, Verdicts, judged_values
+from anncestry.report.model.verdicts import COMPARED, Verdicts, gain, judged_values
 from anncestry.report.tables.spec import made, pivot
 
 
@@ -250,15 +249,13 @@ def _comparisons(verdicts: Verdicts) -> Table:
             continue
         if found.low is None or found.high is None or found.p is None or found.p_apart is None:
             continue
-        # The interval is of B - A; the table says A against B.
+        # The verdict is on B against A; the table says A against B.
         in_pairs = found.noise.startswith(IN_PAIRS)
-        ends = sorted(100 * (1 / (1 + end / base) - 1) for end in (found.low, found.high) if end > -base)
-        apart = base / other - 1
-        if len(ends) == 2:  # of what the verdict rests on: the pair's ratio, or the rounds that both have
-            apart = 1 / math.sqrt((1 + found.low / base) * (1 + found.high / base)) - 1
+        times, ends = gain(a, b, found)
+        apart = 1 / times - 1
         change = f"{100 * apart:+.1f}"
-        if len(ends) == 2:
-            change += f" ({ends[0]:+.1f} to {ends[1]:+.1f})"
+        if ends:
+            change += f" ({100 * (1 / ends[1] - 1):+.1f} to {100 * (1 / ends[0] - 1):+.1f})"
         cells = (
             Cell(change.replace("-", "−"), parents=both, value=1 + apart),
             Cell(f"{found.p:.2g}", parents=both),

@@ -18,6 +18,7 @@ from anncestry.report.model.cells import (
     TableRow,
     computed,
     sample_of,
+    three_digits,
     with_interval,
 )
 from anncestry.report.model.material import Material
@@ -371,10 +372,5 @@ def _ratio(above: Row | None, below: Row | None) -> Cell:
         return Cell(NO_CELL)
     interval = ratio_interval(sample_of(above), sample_of(below))
     value = above["value"] / below["value"]
-    shown = _shown(value) + (f" ({_shown(interval[0])} to {_shown(interval[1])})" if interval else "")
+    shown = three_digits(value) + (f" ({three_digits(interval[0])} to {three_digits(interval[1])})" if interval else "")
     return Cell(shown, value, parents=(above["number_id"], below["number_id"]))
-
-
-def _shown(ratio: float) -> str:
-    """Three digits that count, however small a server's share is."""
-    return f"{ratio:#.3g}".rstrip(".") if ratio < 1000 else f"{ratio:,.0f}"
