@@ -74,6 +74,8 @@ $(VENV)/.locked: requirements.lock pyproject.toml
 	@awk '/^[^ ]/ {take = /^setuptools==/} take' requirements.lock | $(BIN)/python $(PIP) -r /dev/stdin
 	@$(BIN)/python $(PIP) $(BUILT) -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --editable .
+# Snakemake looks for plugins in the folders of the path, which the finder of an editable installation is not.
+	@$(BIN)/python -c 'import site, sys; open(site.getsitepackages()[0] + "/anncestry-plugin.pth", "w").write(sys.argv[1])' "$(CURDIR)/src"
 	@touch $@
 
 cluster: $(VENV)/.cluster  ## install the executors for Slurm and Kubernetes into $(VENV) (docs/cluster.md)

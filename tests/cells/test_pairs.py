@@ -239,16 +239,16 @@ def said_of_other(toy, label, edit):
     return anncestry(toy, "verify", check=False).stderr
 
 
-def times(table, column, factor):
-    return table.set_column(table.column_names.index(column), column, compute.multiply(table[column], factor))
+def changed(table, column, change):
+    return table.set_column(table.column_names.index(column), column, change(table[column]))
 
 
 @pytest.mark.parametrize(
     ("edit", "part"),
     [
-        (lambda table: times(table, "cpu_s", 0.9), "quantities"),
-        (lambda table: times(table, "other_side_cpu_s", 1e6), "valid"),  # frozen means frozen
-        (lambda table: table.filter(compute.less(table["slice"], 6)), "valid"),  # blocks
+        (lambda table: changed(table, "cpu_s", lambda cpu_s: compute.multiply(cpu_s, 0.9)), "quantities"),
+        (lambda table: changed(table, "other_side_cpu_s", lambda cpu_s: compute.add(cpu_s, 1.0)), "valid"),
+        (lambda table: table.filter(compute.less(table["slice"], 6)), "valid"),
     ],
     ids=["quantities", "frozen means frozen", "blocks"],
 )

@@ -434,14 +434,16 @@ def test_the_claims_on_disks_stand_with_their_numbers_and_why_ours_are_not_besid
     assert theirs[2].cells[-1].text.startswith("DiskANN, remote NVMe-oF 4-path 1-NIC: its ")
 
 
-def test_the_document_s_own_milvus_has_a_gain_that_stands_beside_no_claim_as_its_paths_are_not_known(
+def test_the_document_s_own_milvus_has_a_gain_that_stands_beside_the_claim_of_the_storage_that_is_declared(
     measured: Any,
 ) -> None:
     ours, theirs = sides(table(measured("diskann-nvmeof-remote"), "D4-V"))
     assert {row.labels[3] for row in ours} == {"HNSW in memory → DiskANN on disk: milvus-2.6.9 → milvus-2.6.9-diskann"}
-    assert {row.labels[2] for row in ours} == {"remote-milvus → remote-milvus-diskann"}
-    assert "number of paths to storage was 4, ours not known" in theirs[0].cells[-1].text
-    assert {row.cells[-1].text for row in ours} == {"—"}
+    declared = ("1path-1nic", "4path-1nic", "4path-2nic")
+    assert {row.labels[2] for row in ours} == {f"remote-milvus → remote-milvus-diskann-{each}" for each in declared}
+    beside = {row.labels[2].rpartition("diskann-")[2] for row in ours if row.cells[-1].text == "+56.9 %"}
+    assert beside == {"4path-1nic"} and {row.cells[-1].text for row in ours} == {"+56.9 %", "—"}
+    assert [row.cells[-1].text.startswith("−50.0 %") for row in theirs] == [True, False, False, False]
 
 
 @pytest.mark.parametrize(

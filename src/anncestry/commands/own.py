@@ -22,11 +22,10 @@ from numpy.typing import NDArray
 from anncestry import durable, engines, user_cache, workflow
 from anncestry.cells import config
 from anncestry.cells.plan import command_of
-from anncestry.commands import Run, command
+from anncestry.commands import Run, command, pins
 from anncestry.datasets import formats, payload
 from anncestry.errors import ConfigError, DataError, damage
 from anncestry.provenance.records import replacing, sha256_file
-from anncestry.runtimes import pins
 
 Floats = NDArray[np.float32]
 

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
+from anncestry.commands import pins
 from anncestry.errors import ConfigError, DataError
 from anncestry.provenance.records import sha256_file
-from anncestry.runtimes import artifacts, pins
+from anncestry.runtimes import artifacts
 from tests.builders import shelves
 from tests.servers import SYSTEMS
 
