@@ -203,8 +203,8 @@ bench-decided: env  ## say what results decide: minutes, widths of intervals, co
 test-experiments: env  ## run one round of an experiment of docs/ledger.csv, another one each day (EXPERIMENT=name; minutes)
 	@python tests/bench/rotation.py $(EXPERIMENT)
 
-bench-peers: env  ## compare the driver with VectorDBBench on the same Milvus
-	@python tests/bench/peers.py
+bench-peers: env  ## compare the driver with VectorDBBench's own runner on the same Milvus and MariaDB (EXPERIMENT=one of them; ROUNDS=3)
+	@python tests/bench/peers.py $(EXPERIMENT)
 
 equality: env  ## compare keys, tables, pages and outputs with BASE=commit, byte by byte (KEPT=archive: more results)
 	@python tests/bench/equality.py $(BASE) $(if $(KEPT),--kept $(KEPT)) $(if $(ONLY),--only $(ONLY))
@@ -247,12 +247,13 @@ LOCK := uv pip compile --universal --python-version 3.11 --generate-hashes --no-
 UNUSED := streamlit streamlit-autorefresh streamlit-extras oss2 s3fs plotly
 
 # The keys of cells hold the digest of their environment in envs/: put another version into a new file.
-lock:  ## resolve requirements.lock, -cluster.lock, -docs.lock and envs/vectordbbench.txt again (needs uv)
+lock:  ## resolve requirements.lock, -cluster.lock, -docs.lock and envs/vectordbbench*.txt again (needs uv)
 	@$(LOCK) pyproject.toml --extra dev -o requirements.lock
 	@$(LOCK) pyproject.toml --extra cluster -c requirements.lock -o requirements-cluster.lock
 	@$(LOCK) --group docs -c requirements.lock -o requirements-docs.lock
 	@printf '%s\n' $(UNUSED) > $(VENV)/unused.txt
 	@echo vectordb-bench==1.0.18 | $(LOCK) - --excludes $(VENV)/unused.txt --only-binary :all: -o envs/vectordbbench.txt
+	@printf '%s\n' vectordb-bench==1.0.18 'mariadb[binary]==2.0.0rc2' | $(LOCK) - --excludes $(VENV)/unused.txt --only-binary :all: -c envs/vectordbbench.txt -o envs/vectordbbench-mariadb.txt
 
 clean:  ## remove logs, scratch and reports, but keep results and data
 	@rm -rf logs scratch .snakemake/log

@@ -76,6 +76,7 @@ def own_runner(material: Material) -> list[Table]:
     joined = Joined(material.by_any_client, material.records, material.facts)
     body: list[TableRow] = []
     elsewhere = False
+    adapted: dict[str, str] = {}
     for told in material.facts.peers:
         theirs = _question(told)
         ours: dict[tuple[str, str, str, str], dict[str, Row]] = {}
@@ -88,6 +89,7 @@ def own_runner(material: Material) -> list[Table]:
         if not ours:
             continue
         elsewhere = elsewhere or not _is_of_this_machine(told, material)
+        adapted[told["engine"]] = told["adapted"]
         asked = f"K = {told['k']}, ef = {told['ef']}, {told['clients']} client{'' if told['clients'] == '1' else 's'}"
         labels = (_OWN, told["dataset"], told["topology"], f"{told['engine']}-{told['system_version']}", asked)
         counted = [_told(told, told[name] and printed_text(told[name])) for _, name in _COUNTED]
@@ -109,6 +111,7 @@ def own_runner(material: Material) -> list[Table]:
     if not body:
         return []
     columns = (*_COUNTED.values(), Column("Rate over its runner's"))
+    changes = "; ".join(f"of {engine}, {change}" for engine, change in adapted.items())
     return [
         Table(
             "D3-V",
@@ -116,9 +119,9 @@ def own_runner(material: Material) -> list[Table]:
             "VectorDBBench asked the same version of the system for the same queries, with the same index, k, effort"
             " and clients, without limits of processors or memory, by its own client, runner and sums: medians of a few"
             " runs. It keeps no samples, so that its rows can't be verified, and no ratio has an interval. Its rate"
-            " counts the time in which its clients"
-            " connect. Our driver asked the same server in turn with it, without keeping samples: only that ratio is of"
-            " the same minutes. What was measured here, by records, is of another time"
+            f" counts the time in which its clients connect. What was changed in its client: {changes}. Our driver"
+            " asked the same server in turn with it, without keeping samples: only that ratio is of the same minutes."
+            " What was measured here, by records, is of another time"
             f"{', and of another machine' if elsewhere else ''}. Each of its numbers leads to when, where and by which"
             " packages it was counted.",
             ("Source", "Dataset", "Topology", "System", "Asked"),
@@ -130,9 +133,10 @@ def own_runner(material: Material) -> list[Table]:
 
 def _question(told: Mapping[str, str]) -> Asked:
     """What its runner was asked: no filter, one vector a request. That its server had no limits, `_is_limited` sees to:
-    None here is not compared.
+    None here is not compared: nor is the ef_construction of an index that has none.
     """
-    numbers: dict[str, Any] = {name: int(told[name]) for name in ("M", "ef_construction", "ef", "k", "clients")}
+    names = ("M", "ef_construction", "ef", "k", "clients")
+    numbers: dict[str, Any] = {name: int(told[name]) if told[name] else None for name in names}
     return Asked(
         told["dataset"],
         engine=told["engine"],

@@ -50,11 +50,11 @@ class Figure:
 
 
 def driven(
-    driver: Driver, folder: Path, transport: Mapping[str, Any], same: bool, clients: int, seconds: float = SECONDS
+    driver: Driver, folder: Path, transport: Mapping[str, Any], queries: int, clients: int, seconds: float = SECONDS
 ) -> Figure:
-    """One run of our own driver, on one request or on all of them."""
-    order = np.zeros(1, int) if same else np.arange(QUERIES)
-    rows = np.stack([np.roll(order, -client * QUERIES // clients) for client in range(clients)])
+    """One run of our own driver, on the first so many of the requests, of which each client begins with another."""
+    order = np.arange(queries)
+    rows = np.stack([np.roll(order, -client * queries // clients) for client in range(clients)])
     protocol.write_job(
         folder, requests=folder.parent, transport=dict(transport), schedule=rows, prime=rows[:, :20], timeout_s=30.0,
         duration_s=seconds,
@@ -125,14 +125,14 @@ def bench(system: str, folder: Path) -> Found:
         protocol.write_requests(plain, asking.requests(engine, server, queries, by_sdk, EF, None))
         with Driver("native") as native, Driver("python") as python:
 
-            def job(driver: Driver, where: Path, how: Mapping[str, Any], same: bool) -> Callable[[int], Figure]:
-                return lambda clients: driven(driver, where / "job", how, same, clients)
+            def job(driver: Driver, where: Path, how: Mapping[str, Any], queries: int) -> Callable[[int], Figure]:
+                return lambda clients: driven(driver, where / "job", how, queries, clients)
 
             ways: dict[str, Callable[[int], Figure]] = {
-                "native driver, one request": job(native, raw, wire, True),
-                "native driver": job(native, raw, wire, False),
-                "Python driver": job(python, raw, wire, False),
-                "SDK": job(python, plain, sdk, False),
+                "native driver, one request": job(native, raw, wire, 1),
+                "native driver": job(native, raw, wire, QUERIES),
+                "Python driver": job(python, raw, wire, QUERIES),
+                "SDK": job(python, plain, sdk, QUERIES),
             }
             if shutil.which("h2load"):
                 ways["h2load, one request"] = lambda clients: h2load(folder, wire, requests[0], clients)

@@ -1,8 +1,9 @@
-"""VectorDBBench's own runners, on a collection that is there: run by its own interpreter, see peers.py.
+"""VectorDBBench's own runners, on rows that are there: run by an interpreter that has it, see peers.py.
 
-python vectordbbench_runner.py TARGET QUERIES.npy TRUTH.npy METRIC K EF CLIENTS SECONDS
+python vectordbbench_runner.py DATABASE ACCESS QUERIES.npy TRUTH.npy METRIC K EF CLIENTS SECONDS
 
-prints what it counted, as JSON: without SECONDS (0) its serial search of every query once, which tells recall and p99;
+DATABASE names the module beside this one that makes VectorDBBench's client of it; ACCESS says in JSON how it gets in.
+Prints what it counted, as JSON: without SECONDS (0) its serial search of every query once, which tells recall and p99;
 else its concurrent search, which tells queries per second, p99 and mean.
 """
 
@@ -11,47 +12,23 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
+from importlib import import_module
 from importlib.metadata import version
 
 import numpy as np
 from vectordb_bench.backend.clients.api import MetricType
-from vectordb_bench.backend.clients.milvus.config import HNSWConfig
-from vectordb_bench.backend.clients.milvus.milvus import Milvus
 from vectordb_bench.backend.runner.mp_runner import MultiProcessingSearchRunner
 from vectordb_bench.backend.runner.serial_runner import SerialSearchRunner
 
 
-class AsOnItsOwn(Milvus):
-    """VectorDBBench's client, searching as it does on collections that it makes.
-
-    It makes them with consistency "Session". Ours has Milvus' default, "Strong", under which every search waits up to
-    0.2 s for the clock of the message queue: that would be no comparison.
-    """
-
-    @contextmanager
-    def init(self) -> Iterator[None]:
-        with super().init():
-            self.col.search = partial(self.col.search, consistency_level="Session")
-            yield
-
-
 def main() -> None:
     logging.disable(logging.INFO)
-    target, queries, truth, metric, k, ef, clients, seconds = sys.argv[1:]
+    database, access, queries, truth, metric, k, ef, clients, seconds = sys.argv[1:]
+    of_it = import_module(f"vectordbbench_{database}")
     vectors = np.load(queries)
-    db = AsOnItsOwn(
-        dim=vectors.shape[1],
-        db_config={"uri": f"http://{target}", "user": None, "password": None},
-        # How the collection was made, which is there, decides nothing here: M and efConstruction.
-        db_case_config=HNSWConfig(M=1, efConstruction=1, ef=int(ef), metric_type=MetricType(metric)),
-        collection_name="Bench",
-        drop_old=False,
-    )
+    db = of_it.client(json.loads(access), vectors.shape[1], MetricType(metric), int(ef))
     asked = {"k": int(k), "test_data": vectors.tolist()}
-    found = {"version": version("vectordb-bench")}
+    found = {"version": version("vectordb-bench"), "adapted": of_it.ADAPTED}
     if int(seconds):
         runner = MultiProcessingSearchRunner(db, **asked, concurrencies=[int(clients)], duration=int(seconds))
         qps, _, _, p99, _, mean = runner.run()

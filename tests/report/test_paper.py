@@ -544,27 +544,35 @@ def test_what_one_number_of_clients_asked_has_no_peak_and_a_tuned_search_has_one
     assert [row.cells for row in tuned.rows] == [row.cells for row in before.rows]
 
 
-def test_what_vectordbbench_s_runner_counted_stands_beside_ours_of_the_same_question_only(
-    material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def own_runner_s(material: Material, folder: Path, told: dict[str, str]) -> list[Table]:
+    """Table D3-V where its own runner told this alone."""
+    folder = folder / f"published-{peer_id(told)}"
+    shutil.copytree(PUBLISHED, folder)
+    with open(folder / PEERS, "w", newline="") as file:
+        writer = csv.DictWriter(file, told)
+        writer.writeheader()
+        writer.writerow(told)
+    return vectordbbench.own_runner(Material(material.numbers, material.records, Published(folder)))
+
+
+def asked_by_its_runner(material: Material) -> tuple[dict[str, str], Any]:
+    """A line that was kept of Milvus, made one of the same question as a rate of ours, and that rate."""
     assert material.facts is not None
     joined = Joined(material.by_any_client, material.records, material.facts)
     rates = (row for row in material.by_any_client if row["metric"] == "qps" and row["value"] is not None)
     ours = next(row for row in rates if row["system"] == MILVUS and row["clients"] > 1)
     question = joined.asked(ours)
-    folder = shutil.copytree(PUBLISHED, tmp_path / "published")
-    (told, *_) = material.facts.peers
+    told = next(told for told in material.facts.peers if told["engine"] == "milvus")
     asked = {name: str(getattr(question, name)) for name in ("dataset", "M", "ef_construction", "ef", "k", "clients")}
-    told = {**told, **asked, "duration_s": "4", "qps": "200", "driver_qps": "300", "p99_ms": "9.5", "recall_by_id": ""}
+    counted = {"duration_s": "4", "qps": "200", "driver_qps": "300", "p99_ms": "9.5", "recall_by_id": ""}
+    return {**told, **asked, **counted}, ours
 
-    def tables_with(**changes: str) -> list[Table]:
-        with open(folder / PEERS, "w", newline="") as file:
-            writer = csv.DictWriter(file, told)
-            writer.writeheader()
-            writer.writerow({**told, **changes})
-        return vectordbbench.own_runner(Material(material.numbers, material.records, Published(folder)))
 
-    (table,) = tables_with()
+def test_what_vectordbbench_s_runner_counted_stands_beside_ours_of_the_same_question_only(
+    material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, ours = asked_by_its_runner(material)
+    (table,) = own_runner_s(material, tmp_path, told)
     theirs, in_turn, *rest = table.rows
     assert "not verifiable" in in_turn.labels[0] and [in_turn.cells[0].text, in_turn.cells[-1].text] == ["300", "1.50"]
     assert "not verifiable" in theirs.labels[0] and [cell.text for cell in theirs.cells[:2]] == ["200", "9.5"]
@@ -574,15 +582,34 @@ def test_what_vectordbbench_s_runner_counted_stands_beside_ours_of_the_same_ques
     beside = next(row for row in rest if row.cells[0].number_id == ours["number_id"])
     assert beside.cells[-1].value == ours["value"] / 200 and beside.cells[-1].parents == (ours["number_id"],)
     told_by = {cell.source for cell in (*theirs.cells, *in_turn.cells) if cell.text != NO_CELL}
-    (row,) = Published(folder).peers
-    assert told_by == {peer_id(row)}, "each leads to what is known of its origin"
-    assert "of another machine" in table.caption
+    assert told_by == {peer_id(told)}, "each leads to what is known of its origin"
+    assert "of another machine" in table.caption and f"of milvus, {told['adapted']}" in table.caption
     for name, other in (("ef", "7"), ("clients", "99"), ("k", "3"), ("system_version", "2.2.16"), ("duration_s", "")):
-        assert tables_with(**{name: other}) == [], f"another {name} is another question"
+        assert own_runner_s(material, tmp_path, {**told, name: other}) == [], f"another {name} is another question"
     for limits in ({"cpus": 1}, {"memory_mib": 8192}):
         for record in material.records.values():
             monkeypatch.setitem(record["spec"].setdefault("topology", {}), "limits", limits)
-        assert tables_with() == [], "its server had no limits"
+        assert own_runner_s(material, tmp_path / str(limits), told) == [], "its server had no limits"
+
+
+def test_its_runner_s_figures_of_mariadb_stand_beside_the_dialect_of_a_record_whatever_its_name(
+    material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, ours = asked_by_its_runner(material)
+    # Its index has no ef_construction, whatever the configuration says.
+    told |= {"engine": "mariadb", "system_version": "11.8.6", "ef_construction": ""}
+    assert own_runner_s(material, tmp_path / "before", told) == []
+    for record in material.records.values():
+        if (system := record["spec"].get("system", {})).get("name") == MILVUS and "engine" in system:
+            of_it = {"engine": "mysql", "version": told["system_version"], "settings": {"dialect": "mariadb"}}
+            for name, value in of_it.items():
+                monkeypatch.setitem(system, name, value)
+    (table,) = own_runner_s(material, tmp_path, told)
+    assert table.rows[0].labels[3] == f"mariadb-{told['system_version']}"
+    beside = next(row for row in table.rows if row.cells[0].number_id == ours["number_id"])
+    assert beside.labels[3] == MILVUS, "its name is no condition"
+    assert f"of mariadb, {told['adapted']}" in table.caption
+    assert own_runner_s(material, tmp_path, {**told, "engine": "seekdb"}) == [], "another dialect of the same engine"
 
 
 def test_each_version_is_judged_against_the_one_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
