@@ -116,7 +116,7 @@ def is_of_one_python(artifact: Mapping[str, Any]) -> bool:
 
 
 def _python() -> str:
-    return "" if artifacts.PYTHON == artifacts._PINNED_FOR else f"Python {artifacts._PINNED_FOR}"
+    return "" if artifacts.PYTHON == artifacts.PINNED_FOR else f"Python {artifacts.PINNED_FOR}"
 
 
 def _apt() -> str:

@@ -47,7 +47,7 @@ def test_what_is_pinned_of_a_wheel_is_what_the_artifact_stage_takes(shelf: Path,
 def test_a_program_in_a_wheel_is_pinned_for_the_python_of_the_configs_pins_so_that_every_python_takes_it(
     shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(artifacts, "_PINNED_FOR", "3.9")
+    monkeypatch.setattr(artifacts, "PINNED_FOR", "3.9")
     for tag in ("39", artifacts.PYTHON.replace(".", "")):
         shelves.wheel(shelf, "toy", "1.2.4", tag=f"cp{tag}-none-any")
     artifact, lines = pins.pinned("toy", {"kind": "wheel", "package": "toy", "sha256": UNPINNED}, "1.2.3", "1.2.4")

@@ -240,7 +240,7 @@ def wheel_of_another_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         files = {f"toylib/fast.cpython-{tag}-x86_64-linux-gnu.so": f"for {tag}"}
         pins[tag] = sha256_file(shelves.wheel(shelf, "toylib", "1.2.3", files, f"cp{tag}-none-any"))
     shelves.pip_finds(shelf, monkeypatch)
-    monkeypatch.setattr(artifacts, "_PINNED_FOR", "3.9")
+    monkeypatch.setattr(artifacts, "PINNED_FOR", "3.9")
     return {"system": "toy", "version": "1.2.3", "artifact": {"package": "toylib", "sha256": pins["39"]}}
 
 

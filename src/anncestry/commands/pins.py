@@ -1,7 +1,6 @@
 """Pins of another version: an artifact as it is at that version, with the digests that its registry's client tells.
 
-What is told is believed once, as by hand; whatever is run later is compared with it. Private names of the artifact
-stage are used here, because public ones would change its code, which is measuring code.
+What is told is believed once, as by hand; whatever is run later is compared with it.
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ def _packages(
         name, version = package["package"], package.get(key, new)
         options = ["download", "--no-binary" if "source" in package else "--only-binary", ":all:", "--dest", "wheel"]
         if artifact["kind"] == "wheel":  # the Python of the config's pins, from which the stage takes it under any
-            options += ["--python-version", artifacts._PINNED_FOR, "--implementation", "cp"]
+            options += ["--python-version", artifacts.PINNED_FOR, "--implementation", "cp"]
         failure = f"can't pin {name} {version}"
         file, package["sha256"] = registries.release(name, version, options, folder / str(number), failure)
         yield f"pinned {name} {version}: {file} by pip, sha256 {package['sha256'][:12]}…"
@@ -136,7 +135,7 @@ def _jars(of: str, artifact: dict[str, Any], new: str, before: list[str], folder
             "'{kind: maven, coordinates: [GROUP:NAME:VERSION, …], sha256: DIGEST}' with any DIGEST, and the error of "
             "its first use tells the right one"
         )
-    artifacts._fetch_jars(
+    artifacts.fetch_jars(
         f"can't pin {new} of {of} (does its repository have it?)", artifact["coordinates"], folder / "jars"
     )
     found = building.hashes(folder / "jars")

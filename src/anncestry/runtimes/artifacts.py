@@ -32,7 +32,7 @@ IMAGE = "image.json"
 PYTHON = ".".join(map(str, sys.version_info[:2]))
 """For which what is had or built here is: pip chooses by it, and a compiled module is of one."""
 _FOR_PYTHON = "for Python"
-_PINNED_FOR = "3.11"
+PINNED_FOR = "3.11"
 """Where a release has a wheel for each Python, the config pins that for this one."""
 _BUILD_FLAGS = "-g0"
 """No debug information: it would hold paths of this machine."""
@@ -217,9 +217,9 @@ def _wheel(system: str, package: Mapping[str, Any], cache: Path) -> Path:
         try:
             return _wheel_by_pip(system, "get", package, options, folder / "asked")
         except DataError:
-            if PYTHON == _PINNED_FOR:
+            if PYTHON == PINNED_FOR:
                 raise
-            pinned_for = ["--python-version", _PINNED_FOR, "--implementation", "cp"]
+            pinned_for = ["--python-version", PINNED_FOR, "--implementation", "cp"]
             return _wheel_by_pip(system, "get", package, [*options, *pinned_for], folder / "asked-for-its-python")
 
     name = f"{package['sha256']}-python{PYTHON}.whl"
@@ -341,14 +341,15 @@ def _make_maven(system: str, version: str, artifact: Mapping[str, Any], files: P
 def _pin_jars(system: str, artifact: Mapping[str, Any], held: Path) -> None:
     with tempfile.TemporaryDirectory(dir=held.parent) as temporary:
         jars = Path(temporary) / "jars"
-        _fetch_jars(system, artifact["coordinates"], jars)
+        fetch_jars(system, artifact["coordinates"], jars)
         found = digest_of(building.hashes(jars))
         if found != artifact["sha256"]:
             raise DataError(f"{system}: its jars are {found}, not the pinned {artifact['sha256']}")
         os.replace(jars, held)
 
 
-def _fetch_jars(system: str, coordinates: Sequence[str], jars: Path) -> None:
+def fetch_jars(system: str, coordinates: Sequence[str], jars: Path) -> None:
+    """Have Maven copy these, and all that they need, into the folder `jars`; DataError with its reason if it can't."""
     maven = shutil.which("mvn")
     if maven is None:
         raise DataError(f"{system}: mvn is not on the PATH; install it (apt-get install maven)")
@@ -357,8 +358,9 @@ def _fetch_jars(system: str, coordinates: Sequence[str], jars: Path) -> None:
     goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={jars.resolve()}"]
     done = registries.run([maven, "--batch-mode", "--quiet", *goal], jars.parent, dict(os.environ))
     if done.returncode != 0:
-        lines = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("[ERROR]")]
-        raise DataError(f"{system}: can't get its jars: {(lines or [registries.last_line(done.stderr)])[0]}")
+        errors = [line[7:].strip() for line in (done.stdout + done.stderr).splitlines() if line.startswith("[ERROR]")]
+        reason = next(filter(None, errors), registries.last_line(done.stderr))
+        raise DataError(f"{system}: can't get its jars: {registries.without_addresses(reason)}")
 
 
 def _make_image(system: str, version: str, artifact: Mapping[str, Any], files: Path, cache: Path) -> dict[str, str]:
