@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import re
 import subprocess
@@ -121,8 +122,11 @@ def test_a_go_module_is_pinned_with_its_stamps_and_the_same_go(
 def test_a_go_module_is_held_against_the_checksum_database_unless_the_user_switched_that_off(
     module: tuple[dict[str, Any], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("GOSUMDB", "sum.golang.org http://127.0.0.1:9")  # nobody answers there
-    with pytest.raises(DataError, match=r"^can't pin example\.org/toy@v1\.26\.7: "):
+    key = b"\x01" + bytes(32)  # of the form of a database's key, which nobody asks for a signature
+    digest = hashlib.sha256(b"example.org\n" + key).hexdigest()[:8]
+    database = f"example.org+{digest}+{base64.b64encode(key).decode()}"
+    monkeypatch.setenv("GOSUMDB", f"{database} http://127.0.0.1:9")  # nobody answers there
+    with pytest.raises(DataError, match=r"^can't pin example\.org/toy@v1\.26\.7: .*connect"):
         pins.pinned("toy-1.26.6", module[0], "1.26.6", "1.26.7")
     monkeypatch.setenv("GONOSUMDB", "example.org")
     pins.pinned("toy-1.26.6", module[0], "1.26.6", "1.26.7")

@@ -220,23 +220,25 @@ def block_of(kind: str, words: list[str], folder: Path) -> str:
     return "\n".join(said)
 
 
-def _rows(experiment: str, folder: Path, names: Iterable[str] = ()) -> list[dict[str, Any]]:
-    """The numbers of a table, of some metrics or of all, by system and workload, metrics in the order of `names`."""
+def _table(experiment: str, folder: Path) -> list[dict[str, Any]]:
+    """All numbers of an experiment."""
     from anncestry.report.model import numbers
 
-    order = list(names)
     (table,) = sorted((folder / "results" / "table").glob(f"{experiment}@*"))
-    rows = [row for row in numbers.rows_of(numbers.read(table)) if not order or row["metric"] in order]
-    if not order:
-        return rows
+    return list(numbers.rows_of(numbers.read(table)))
+
+
+def _rows(experiment: str, folder: Path, names: Iterable[str]) -> list[dict[str, Any]]:
+    """Those of some metrics, by system and workload, metrics in the order of `names`."""
+    order = list(names)
+    rows = [row for row in _table(experiment, folder) if row["metric"] in order]
     rows = [row for row in rows if row["value"] or not (row["value"] is None or row["metric"].endswith("_answers"))]
     return sorted(rows, key=lambda row: (row["system"], row["workload"], order.index(row["metric"])))
 
 
 def _when(experiments: Iterable[str], folder: Path) -> str:
-    shown = {"findings": FOUND}
-    rows = [row for name in experiments for row in _rows(name, folder, shown.get(name, SHOWN))]
-    records = [json.loads((folder / path).read_text()) for path in sorted({str(row["record"]) for row in rows})]
+    paths = {str(row["record"]) for name in experiments for row in _table(name, folder) if row["record"]}
+    records = [json.loads((folder / path).read_text()) for path in sorted(paths)]
     return (
         f"`{COMMAND}` writes this from the results that `make evidence` pulls. Measured on "
         f"{_listed({record['created'][:10] for record in records})}, with the code of "
